@@ -1,1 +1,79 @@
-fn main() {}
+//! What does a person type?
+//!
+//! `cofer serve` runs the server. Everything else talks to a running one over HTTP, as any other client would, and finds
+//! the one on this machine by itself. One file a command below `commands/`.
+
+mod client;
+mod commands;
+mod exit;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{completions, doctor, project, secret, serve, token, version};
+use exit::Failure;
+
+/// Runs MCP servers in sandboxes and offers all their tools on one endpoint.
+#[derive(Debug, Parser)]
+#[command(name = "cofer", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print JSON instead of tables, also for errors
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(Box<serve::Serve>),
+    /// Check that this machine has what Cofer needs
+    Doctor(Box<doctor::Doctor>),
+    /// Projects: the tenants that own servers, secrets, tokens and runs
+    Project(project::Project),
+    /// Access tokens
+    Token(token::Token),
+    /// Secrets: values that servers may use and nobody can read back
+    Secret(secret::Secret),
+    /// Print a completion script for your shell
+    Completions(completions::Completions),
+    /// Print versions
+    Version(version::Version),
+}
+
+fn main() -> ExitCode {
+    let Cli { command, json } = Cli::parse();
+    let format = if json { output::Format::Json } else { output::Format::Text };
+    match run(command, format) {
+        Ok(code) => code,
+        Err(failure) => failure.report(format),
+    }
+}
+
+fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
+    install_crypto();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::internal)?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve(serve) => serve.run().await?,
+            Command::Doctor(doctor) => return doctor.run(format).await,
+            Command::Project(project) => project.run(format).await?,
+            Command::Token(token) => token.run(format).await?,
+            Command::Secret(secret) => secret.run(format).await?,
+            Command::Completions(completions) => completions.run(),
+            Command::Version(version) => version.run(format).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// TLS needs to be told whose cryptography to use, once in a process.
+fn install_crypto() {
+    // An error says that it was told already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

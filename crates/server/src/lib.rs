@@ -1,1 +1,25 @@
-//! placeholder
+//! How is it put together?
+//!
+//! `serve` is the whole life of a server, from settings to exit:
+//!
+//! ```text
+//!  settings ─► data_dir ─► socket ─► store ─► keyring ─► admin token ─► App ─► http::router
+//!  (decide)    (claim)     (bind)   (migrate)  (find)     (bootstrap)             │
+//!                                                                       serve, tend, drain
+//! ```
+//!
+//! Where things go: a setting in [`settings`], a route in `routes/` and `http/router.rs`, an error's status in
+//! `http/error.rs`, something done now and then in `serve.rs`.
+
+mod app;
+mod auth;
+pub mod data_dir;
+pub mod doctor;
+mod http;
+pub mod keyring;
+mod routes;
+mod serve;
+pub mod settings;
+pub mod telemetry;
+
+pub use serve::{StartError, serve};

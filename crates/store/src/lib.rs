@@ -1,1 +1,27 @@
-//! placeholder
+//! What survives a restart?
+//!
+//! One [`Store`] over SQLite or PostgreSQL, with the same tables, the same statements and the same behaviour.
+//! SQL is known in this room only.
+//!
+//! ```text
+//!   projects   tokens   secrets        one file a table: its row, its statements, its operations
+//!        └───────┼────────┘  │
+//!             database      seal       pool, deadline, errors · AEAD under the master key
+//!             │      │
+//!         codec  migrations/{sqlite,postgres}
+//! ```
+//!
+//! A new table is a new migration in *both* folders of `migrations/` and a new file beside these.
+
+mod codec;
+mod database;
+mod projects;
+mod seal;
+mod secrets;
+mod tokens;
+
+pub use database::{DatabaseUrl, Inspection, OpenError, Store, StoreError};
+pub use projects::{NewProject, ProjectChange};
+pub use seal::{BadMasterKey, MasterKey};
+pub use secrets::SecretsError;
+pub use tokens::{NewToken, TokenHash};

@@ -1,0 +1,123 @@
+//! `cofer project`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use crate::client::{Server, segment};
+use crate::exit::Failure;
+use crate::output::{Format, print_line, table};
+
+const COLUMNS: [(&str, &str); 5] = [
+    ("NAME", "name"),
+    ("ID", "id"),
+    ("NAMESPACING", "namespacing"),
+    ("CREATED", "created_at"),
+    ("DESCRIPTION", "description"),
+];
+
+#[derive(Debug, Args)]
+pub struct Project {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a project
+    Create {
+        name: String,
+        #[arg(long, default_value = "")]
+        description: String,
+        #[arg(long)]
+        namespacing: Option<Namespacing>,
+    },
+    /// List projects
+    #[command(alias = "list")]
+    Ls,
+    /// Show one project
+    Show {
+        /// Name or id
+        project: String,
+    },
+    /// Change a project
+    Update {
+        /// Name or id
+        project: String,
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        description: Option<String>,
+        #[arg(long)]
+        namespacing: Option<Namespacing>,
+    },
+    /// Remove projects with all that they own
+    Rm {
+        /// Names or ids
+        #[arg(required = true)]
+        projects: Vec<String>,
+    },
+}
+
+/// When tool names are prefixed with their server's.
+#[derive(Clone, Copy, Debug, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Namespacing {
+    Off,
+    Conflict,
+    Always,
+}
+
+impl Project {
+    pub async fn run(self, format: Format) -> Result<(), Failure> {
+        let client = self.server.client()?;
+        match self.action {
+            Action::Create { name, description, namespacing } => {
+                let body = object([
+                    ("name", json!(name)),
+                    ("description", json!(description)),
+                    ("namespacing", json!(namespacing)),
+                ]);
+                let made = client.post("/api/v1/projects", &body).await?;
+                format.print(&made, || format!("project {name} created"));
+            }
+            Action::Ls => {
+                let projects = client.get("/api/v1/projects").await?;
+                format.print(&projects, || table(&projects, &COLUMNS));
+            }
+            Action::Show { project } => {
+                let found = client.get(&path(&project)).await?;
+                format.print(&found, || table(&json!([found]), &COLUMNS));
+            }
+            Action::Update { project, name, description, namespacing } => {
+                let body = object([
+                    ("name", json!(name)),
+                    ("description", json!(description)),
+                    ("namespacing", json!(namespacing)),
+                ]);
+                let changed = client.patch(&path(&project), &body).await?;
+                format.print(&changed, || format!("project {project} changed"));
+            }
+            Action::Rm { projects } => {
+                for project in projects {
+                    client.delete(&path(&project)).await?;
+                    if format == Format::Text {
+                        print_line(&format!("project {project} removed"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An object of what was given.
+pub(super) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    let given = fields.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(given.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+pub(super) fn path(project: &str) -> String {
+    format!("/api/v1/projects/{}", segment(project))
+}

@@ -1,0 +1,89 @@
+//! What a command shows: tables with colour on a terminal, plain text when piped, JSON when asked.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use serde_json::Value;
+
+/// After this long, a person is shown that something is going on.
+const SPINNER_AFTER: Duration = Duration::from_secs(1);
+const SPINNER_TICK: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Text,
+    Json,
+}
+
+impl Format {
+    /// JSON as it is, or whatever the text form makes of it.
+    pub fn print(self, value: &impl Serialize, text: impl FnOnce() -> String) {
+        match self {
+            Self::Json => print_line(&serde_json::to_string_pretty(value).unwrap_or_default()),
+            Self::Text => print_line(&text()),
+        }
+    }
+}
+
+/// A closed pipe (`cofer token ls | head -1`) is no error of ours.
+pub fn print_line(text: &str) {
+    if !text.is_empty() {
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+}
+
+/// Rows of a JSON array under the given headings, each naming a field.
+pub fn table(rows: &Value, columns: &[(&str, &str)]) -> String {
+    let on_terminal = io::stdout().is_terminal();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let heading = |title: &&str| {
+        if on_terminal { Cell::new(title).add_attribute(Attribute::Bold) } else { Cell::new(title) }
+    };
+    table.set_header(columns.iter().map(|(title, _)| title).map(heading));
+    for row in rows.as_array().into_iter().flatten() {
+        table.add_row(columns.iter().map(|(_, field)| cell(&row[*field])));
+    }
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A value as a person reads it; what others wrote cannot move the cursor.
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    };
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Waits, showing a spinner on a terminal if it takes a while.
+pub async fn with_spinner<T>(doing: &'static str, work: impl Future<Output = T>) -> T {
+    tokio::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SPINNER_AFTER, &mut work).await {
+        return done;
+    }
+    let spinner = ProgressBar::new_spinner().with_message(doing);
+    spinner.enable_steady_tick(SPINNER_TICK);
+    let done = work.await;
+    spinner.finish_and_clear();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_table_is_plain_when_piped_and_harmless_whatever_it_shows() {
+        let rows = json!([{"name": "a\u{1b}[31m", "scopes": ["x", "y"], "end": null}, {"name": "longer name", "scopes": [], "end": 7}]);
+        insta::assert_snapshot!(table(&rows, &[("NAME", "name"), ("SCOPES", "scopes"), ("END", "end")]));
+    }
+}

@@ -1,0 +1,158 @@
+//! What people call things, and the rules a name must keep.
+//!
+//! A [`ProjectName`] stands in addresses, so it is short and plain. A [`SecretName`] stands in `${NAME}`, so it
+//! is an identifier. A [`Label`] is for reading only, so nearly anything goes that one can see.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+pub const PROJECT_NAME_CHARS_MAX: usize = 63;
+pub const SECRET_NAME_CHARS_MAX: usize = 128;
+pub const LABEL_CHARS_MAX: usize = 128;
+
+/// Why a name was not taken. The text says what would be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    #[error(
+        "a project name is 1 to {PROJECT_NAME_CHARS_MAX} letters, digits, '-', '_' or '.', the first a letter or digit"
+    )]
+    Project,
+    #[error("a name must not read as a UUID: it could be mistaken for an id")]
+    ReadsAsId,
+    #[error("a secret name is 1 to {SECRET_NAME_CHARS_MAX} letters, digits or '_', the first not a digit")]
+    Secret,
+    #[error("a name is 1 to {LABEL_CHARS_MAX} characters, none of them a control character")]
+    Label,
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schema(value_type = String)]
+        pub struct $name(String);
+
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = BadName;
+
+            fn try_from(text: String) -> Result<Self, BadName> {
+                let check: fn(&str) -> Result<(), BadName> = $check;
+                check(&text)?;
+                Ok(Self(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_type! {
+    /// A project's name, which may stand in an address instead of its id.
+    ProjectName, check_project_name
+}
+name_type! {
+    /// A secret's name, as written in `${NAME}`.
+    SecretName, check_secret_name
+}
+name_type! {
+    /// A name for people, such as a token's.
+    Label, check_label
+}
+
+fn check_project_name(text: &str) -> Result<(), BadName> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let fits = text.len() <= PROJECT_NAME_CHARS_MAX && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !fits || !text.chars().all(plain) {
+        return Err(BadName::Project);
+    }
+    refuse_id(text)
+}
+
+fn check_secret_name(text: &str) -> Result<(), BadName> {
+    let identifier = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if starts_well && text.len() <= SECRET_NAME_CHARS_MAX && text.chars().all(identifier) {
+        Ok(())
+    } else {
+        Err(BadName::Secret)
+    }
+}
+
+fn check_label(text: &str) -> Result<(), BadName> {
+    let length = text.chars().count();
+    if text.trim().is_empty() || length > LABEL_CHARS_MAX || text.chars().any(char::is_control) {
+        return Err(BadName::Label);
+    }
+    refuse_id(text)
+}
+
+fn refuse_id(text: &str) -> Result<(), BadName> {
+    Uuid::try_parse(text).map_or(Ok(()), |_| Err(BadName::ReadsAsId))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UUID: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+    #[test]
+    fn project_names_are_what_fits_in_an_address() {
+        for good in ["default", "a", "7", "my-project", "v1.2_x", &"n".repeat(PROJECT_NAME_CHARS_MAX)] {
+            assert!(ProjectName::try_from(good.to_owned()).is_ok(), "{good}");
+        }
+        for bad in ["", "a/b", "..", "-a", "a b", "ä", "a\0", "a\n", &"n".repeat(10_000)] {
+            assert_eq!(ProjectName::try_from(bad.to_owned()), Err(BadName::Project), "{bad:?}");
+        }
+        assert_eq!(ProjectName::try_from(UUID.to_owned()), Err(BadName::ReadsAsId));
+    }
+
+    #[test]
+    fn secret_names_are_identifiers() {
+        for good in ["API_KEY", "_x", "k9"] {
+            assert!(SecretName::try_from(good.to_owned()).is_ok(), "{good}");
+        }
+        for bad in ["", "9k", "API-KEY", "a b", "$X", "A\n", &"N".repeat(10_000)] {
+            assert_eq!(SecretName::try_from(bad.to_owned()), Err(BadName::Secret), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn labels_are_anything_one_can_see() {
+        assert!(Label::try_from("Ada's laptop / home".to_owned()).is_ok());
+        for bad in ["", "  ", "bell\u{7}", &"l".repeat(10_000)] {
+            assert_eq!(Label::try_from(bad.to_owned()), Err(BadName::Label), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_accepted_name_can_be_taken_for_an_id_or_leave_its_place_in_an_address(text in ".{0,70}") {
+            if let Ok(name) = ProjectName::try_from(text) {
+                prop_assert!(Uuid::try_parse(name.as_str()).is_err());
+                prop_assert!(!name.as_str().contains(['/', '?', '#', '%', ' ']));
+                prop_assert!(!name.as_str().starts_with('.'));
+            }
+        }
+    }
+}

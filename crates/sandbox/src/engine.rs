@@ -1,0 +1,176 @@
+//! The container engines of this machine: where they are and what they can do.
+//!
+//! Docker and Podman answer the same API. An engine is looked for where the settings say, else where the customary
+//! variable says, else at the usual sockets, rootless ones included. What it can do is asked, never assumed.
+
+use std::fmt;
+use std::time::Duration;
+
+use bollard::{API_DEFAULT_VERSION, Docker};
+
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// The names under which gVisor is registered as a runtime.
+const GVISOR_RUNTIMES: [&str; 3] = ["runsc", "gvisor", "io.containerd.runsc.v1"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    Docker,
+    Podman,
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Docker => "Docker",
+            Self::Podman => "Podman",
+        })
+    }
+}
+
+impl EngineKind {
+    /// The variable by which its own tools are told where it is.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Docker => "DOCKER_HOST",
+            Self::Podman => "CONTAINER_HOST",
+        }
+    }
+
+    fn usual_places(self, variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
+        let (system, below_runtime_dir): (&[_], _) = match self {
+            Self::Docker => (&["/run/docker.sock", "/var/run/docker.sock"], "docker.sock"),
+            Self::Podman => (&["/run/podman/podman.sock"], "podman/podman.sock"),
+        };
+        let rootless = variable("XDG_RUNTIME_DIR").map(|dir| format!("{dir}/{below_runtime_dir}"));
+        let sockets = rootless.into_iter().chain(system.iter().map(ToString::to_string));
+        sockets
+            .filter(|path| std::fs::exists(path).unwrap_or(false))
+            .map(|path| format!("unix://{path}"))
+            .collect()
+    }
+}
+
+/// An engine that answered.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub kind: EngineKind,
+    pub endpoint: String,
+    pub version: String,
+    pub runtimes: Vec<String>,
+    pub rootless: bool,
+    pub enforces: Enforces,
+}
+
+/// Which limits the engine can hold a container to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enforces {
+    pub memory: bool,
+    pub cpu: bool,
+    pub pids: bool,
+}
+
+impl Enforces {
+    /// The limits that it cannot hold a container to.
+    pub fn missing(self) -> Vec<&'static str> {
+        [("memory", self.memory), ("cpu", self.cpu), ("pids", self.pids)]
+            .into_iter()
+            .filter_map(|(name, enforced)| (!enforced).then_some(name))
+            .collect()
+    }
+}
+
+impl Engine {
+    /// The runtime that runs containers under gVisor, if this engine has one.
+    pub fn gvisor_runtime(&self) -> Option<&str> {
+        let known = |runtime: &&String| GVISOR_RUNTIMES.contains(&runtime.as_str());
+        self.runtimes.iter().find(known).map(String::as_str)
+    }
+}
+
+/// No engine of this kind answered.
+#[derive(Debug)]
+pub struct NoEngine {
+    pub kind: EngineKind,
+    /// Each place that was tried, and what happened there.
+    pub tried: Vec<(String, String)>,
+}
+
+impl std::error::Error for NoEngine {}
+
+impl fmt::Display for NoEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tried.is_empty() {
+            return write!(
+                f,
+                "{} is not running: {} is not set and none of its usual sockets exists",
+                self.kind,
+                self.kind.variable()
+            );
+        }
+        let tried: Vec<_> = self.tried.iter().map(|(place, reason)| format!("{place} ({reason})")).collect();
+        write!(f, "{} does not answer at {}", self.kind, tried.join(", "))
+    }
+}
+
+/// Looks for an engine. A place that was named is the only one that counts.
+pub async fn find(
+    kind: EngineKind,
+    setting: Option<&str>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Engine, NoEngine> {
+    let named =
+        setting.map(ToOwned::to_owned).or_else(|| variable(kind.variable()).filter(|host| !host.is_empty()));
+    let places = named.map_or_else(|| kind.usual_places(&variable), |place| vec![place]);
+    let mut tried = Vec::new();
+    for place in places {
+        match tokio::time::timeout(ANSWER_DEADLINE, ask(kind, &place)).await {
+            Ok(Ok(engine)) => return Ok(engine),
+            Ok(Err(error)) => tried.push((place, error.to_string())),
+            Err(_elapsed) => tried.push((place, format!("no answer within {ANSWER_DEADLINE:?}"))),
+        }
+    }
+    Err(NoEngine { kind, tried })
+}
+
+async fn ask(kind: EngineKind, endpoint: &str) -> Result<Engine, bollard::errors::Error> {
+    let engine = connect(endpoint)?;
+    let info = engine.info().await?;
+    let options = info.security_options.unwrap_or_default();
+    let mut runtimes: Vec<_> = info.runtimes.unwrap_or_default().into_keys().collect();
+    runtimes.sort();
+    Ok(Engine {
+        kind,
+        endpoint: endpoint.to_owned(),
+        version: info.server_version.unwrap_or_default(),
+        runtimes,
+        rootless: options.iter().any(|option| option.contains("rootless")),
+        enforces: Enforces {
+            memory: info.memory_limit.unwrap_or_default(),
+            cpu: info.cpu_cfs_quota.unwrap_or_default(),
+            pids: info.pids_limit.unwrap_or_default(),
+        },
+    })
+}
+
+fn connect(endpoint: &str) -> Result<Docker, bollard::errors::Error> {
+    let seconds = ANSWER_DEADLINE.as_secs();
+    match endpoint.strip_prefix("unix://") {
+        Some(path) => Docker::connect_with_unix(path, seconds, API_DEFAULT_VERSION),
+        None => Docker::connect_with_http(endpoint, seconds, API_DEFAULT_VERSION),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_place_that_was_named_is_the_only_one_tried_and_the_failure_names_it() {
+        let variable = |_: &str| Some("unix:///elsewhere.sock".to_owned());
+        let none = find(EngineKind::Docker, Some("unix:///nowhere.sock"), variable).await.unwrap_err();
+        assert_eq!(none.tried.len(), 1);
+        assert!(none.to_string().starts_with("Docker does not answer at unix:///nowhere.sock ("), "{none}");
+        let none = find(EngineKind::Podman, None, variable).await.unwrap_err();
+        assert!(none.to_string().contains("unix:///elsewhere.sock"), "{none}");
+    }
+}

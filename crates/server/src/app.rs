@@ -1,0 +1,70 @@
+//! What every handler can reach.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::extract::FromRef;
+use cofer_store::Store;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::Semaphore;
+
+use crate::auth::Doorkeeper;
+use crate::http::extract::BodyLimits;
+use crate::keyring::KeyRing;
+use crate::settings::Settings;
+use crate::telemetry::SharedMask;
+
+/// Shared by all requests. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Parts>);
+
+#[derive(Debug)]
+pub struct Parts {
+    pub settings: Settings,
+    pub store: Store,
+    pub keyring: KeyRing,
+    pub doorkeeper: Doorkeeper,
+    pub mask: SharedMask,
+    pub metrics: PrometheusHandle,
+    /// One permit for each request that may be in flight.
+    pub(crate) requests: Semaphore,
+    draining: AtomicBool,
+}
+
+impl App {
+    pub fn new(
+        settings: Settings,
+        store: Store,
+        keyring: KeyRing,
+        mask: SharedMask,
+        metrics: PrometheusHandle,
+    ) -> Self {
+        let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
+        let draining = AtomicBool::new(false);
+        Self(Arc::new(Parts { settings, store, keyring, doorkeeper, mask, metrics, requests, draining }))
+    }
+
+    /// From now on `/readyz` sends new work elsewhere.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Relaxed)
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl FromRef<App> for BodyLimits {
+    fn from_ref(app: &App) -> Self {
+        Self { bytes_max: app.settings.body_bytes_max, timeout: app.settings.body_timeout }
+    }
+}

@@ -1,0 +1,193 @@
+//! Who is asking, and may they?
+//!
+//! ```text
+//!   header ─► Verified (seconds old)? ──yes─────────────────────────► Caller
+//!                 │ no
+//!             Throttle: has this address guessed too often? ──yes──► 429
+//!                 │ no
+//!             store: hash known, not expired? ──no──► 401, counted against the address
+//!                 │ yes
+//!              remembered in Verified ───────────────────────────────► Caller
+//! ```
+//!
+//! A token that was good a moment ago is never slowed down by what others do. Revoking a token forgets everything that
+//! was remembered, so it takes effect at once.
+
+mod throttle;
+mod verified;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+use cofer_model::{Kind, Moment, Project, ProjectId, Reference, Scope, Token, TokenId};
+use cofer_store::{Store, StoreError, TokenHash};
+use secrecy::SecretString;
+
+use crate::app::App;
+use crate::http::ApiError;
+use crate::http::listen::Peer;
+use crate::telemetry::metrics;
+use throttle::Throttle;
+use verified::Verified;
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Nobody's token is longer, and hashing is not free.
+const TOKEN_BYTES_MAX: usize = 1024;
+
+/// Checks tokens. One for the whole server.
+#[derive(Debug)]
+pub struct Doorkeeper {
+    store: Store,
+    verified: Verified,
+    throttle: Mutex<Throttle>,
+    /// Uses since the last time they were written down.
+    uses: Mutex<HashMap<TokenId, Moment>>,
+}
+
+/// Who is asking: a token that was checked.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    token: Arc<Token>,
+}
+
+impl Caller {
+    pub fn require(&self, scope: Scope) -> Result<(), ApiError> {
+        if self.token.scopes.contains(&scope) { Ok(()) } else { Err(ApiError::missing_scope(scope)) }
+    }
+
+    /// For what concerns every project.
+    pub fn require_all_projects(&self) -> Result<(), ApiError> {
+        let Some(project) = &self.token.project else { return Ok(()) };
+        let message =
+            format!("this token belongs to the project {project}; this needs a token for all projects");
+        Err(ApiError::new(Kind::Forbidden, message).with("project", project.as_str()))
+    }
+
+    /// The one project it is confined to, if it is.
+    pub fn confined_to(&self) -> Option<ProjectId> {
+        self.token.project_id
+    }
+
+    pub fn may_see(&self, project: ProjectId) -> bool {
+        self.token.project_id.is_none_or(|own| own == project)
+    }
+
+    /// The project, if there is one and this caller may know of it.
+    pub async fn project(&self, store: &Store, reference: &Reference) -> Result<Project, ApiError> {
+        let found = store.project(reference).await?.filter(|project| self.may_see(project.id));
+        found.ok_or_else(|| ApiError::not_found("project", reference))
+    }
+
+    pub fn has(&self, scope: Scope) -> bool {
+        self.token.scopes.contains(&scope)
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let peer = parts
+            .extensions
+            .get::<Peer>()
+            .map(|peer| peer.address(&parts.headers, app.settings.behind_proxy));
+        app.doorkeeper.admit(&parts.headers, peer).await
+    }
+}
+
+impl Doorkeeper {
+    pub fn new(store: Store) -> Self {
+        Self { store, verified: Verified::default(), throttle: Mutex::default(), uses: Mutex::default() }
+    }
+
+    async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Caller, ApiError> {
+        let Some(token) = presented(headers) else {
+            metrics::auth_failed("missing");
+            return Err(unauthorized("a token is needed: send `Authorization: Bearer TOKEN`"));
+        };
+        let hash = TokenHash::of(&token);
+        let token = match self.verified.get(&hash, Instant::now()) {
+            Some(token) => token,
+            None => self.verify(hash, peer).await?,
+        };
+        let now = Moment::now();
+        if token.is_expired(now) {
+            metrics::auth_failed("expired");
+            return Err(unauthorized("this token has expired; ask for a new one"));
+        }
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner).insert(token.id, now);
+        Ok(Caller { token })
+    }
+
+    async fn verify(&self, hash: TokenHash, peer: Option<IpAddr>) -> Result<Arc<Token>, ApiError> {
+        if let Some(wait) = peer.and_then(|peer| self.throttle().refuses(peer, Instant::now())) {
+            metrics::auth_failed("throttled");
+            let seconds = wait.as_secs().max(1);
+            let message = "too many wrong tokens came from this address; wait before trying another";
+            return Err(ApiError::new(Kind::LimitExceeded, message).retry_after(seconds));
+        }
+        let asked = self.verified.ask();
+        if let Some(token) = self.store.token_by_hash(&hash).await?.map(Arc::new) {
+            self.verified.remember(asked, hash, token.clone(), Instant::now());
+            return Ok(token);
+        }
+        metrics::auth_failed("unknown");
+        if let Some(peer) = peer {
+            self.throttle().failed(peer, Instant::now());
+        }
+        Err(unauthorized("this token is not known here; it may have been revoked"))
+    }
+
+    fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a token or a project went away: nothing that was remembered holds any more.
+    pub fn forget(&self) {
+        self.verified.forget();
+    }
+
+    /// Tokens with the newest use of each, written down or not.
+    pub fn with_latest_uses(&self, mut tokens: Vec<Token>) -> Vec<Token> {
+        let uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        for token in &mut tokens {
+            token.last_used_at = token.last_used_at.max(uses.get(&token.id).copied());
+        }
+        tokens
+    }
+
+    /// Writes down when tokens were last used. What could not be written is kept for the next time.
+    pub async fn write_down_uses(&self) -> Result<(), StoreError> {
+        let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(PoisonError::into_inner));
+        if uses.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.store.note_token_uses(&uses).await;
+        if outcome.is_err() {
+            let mut newer = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+            for (id, at) in uses {
+                newer.entry(id).or_insert(at);
+            }
+        }
+        outcome
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<SecretString> {
+    let bearer = || {
+        let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    };
+    let token = bearer().or_else(|| headers.get(API_KEY)?.to_str().ok())?;
+    (1..=TOKEN_BYTES_MAX).contains(&token.len()).then(|| SecretString::from(token))
+}
+
+fn unauthorized(message: &str) -> ApiError {
+    ApiError::new(Kind::Unauthorized, message)
+}

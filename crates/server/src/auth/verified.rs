@@ -1,0 +1,106 @@
+//! Tokens that the store confirmed a moment ago, so that it need not be asked for every request.
+//!
+//! What is forgotten stays forgotten: an answer that was asked for before [`Verified::forget`] is not remembered after
+//! it. The short life of an entry bounds how long another Cofer on the same database takes to notice a revocation.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use cofer_model::Token;
+use cofer_store::TokenHash;
+
+const LIFE: Duration = Duration::from_secs(5);
+const TOKENS_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Verified(RwLock<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    generation: u64,
+    tokens: HashMap<TokenHash, (Arc<Token>, Instant)>,
+}
+
+/// Proof of when a question was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked(u64);
+
+impl Verified {
+    pub(super) fn get(&self, hash: &TokenHash, now: Instant) -> Option<Arc<Token>> {
+        let remembered = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let (token, until) = remembered.tokens.get(hash)?;
+        (now < *until).then(|| token.clone())
+    }
+
+    /// To be called before the store is asked.
+    pub(super) fn ask(&self) -> Asked {
+        Asked(self.0.read().unwrap_or_else(PoisonError::into_inner).generation)
+    }
+
+    pub(super) fn remember(&self, asked: Asked, hash: TokenHash, token: Arc<Token>, now: Instant) {
+        let mut remembered = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if remembered.generation != asked.0 {
+            return;
+        }
+        if remembered.tokens.len() >= TOKENS_MAX {
+            remembered.tokens.retain(|_, (_, until)| *until > now);
+        }
+        if remembered.tokens.len() < TOKENS_MAX {
+            remembered.tokens.insert(hash, (token, now + LIFE));
+        }
+    }
+
+    pub(super) fn forget(&self) {
+        let mut remembered = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        remembered.generation += 1;
+        remembered.tokens.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofer_model::{Moment, Scopes, TokenId};
+
+    fn token() -> (TokenHash, Arc<Token>) {
+        let token = Token {
+            id: TokenId::generate(),
+            name: "t".to_owned().try_into().unwrap(),
+            scopes: Scopes::new(),
+            project_id: None,
+            project: None,
+            created_at: Moment::now(),
+            expires_at: None,
+            last_used_at: None,
+        };
+        (TokenHash::of(&token.id.to_string().into()), Arc::new(token))
+    }
+
+    #[test]
+    fn a_token_is_remembered_for_a_while_only() {
+        let (verified, (hash, token), now) = (Verified::default(), token(), Instant::now());
+        verified.remember(verified.ask(), hash, token, now);
+        assert!(verified.get(&hash, now).is_some());
+        assert!(verified.get(&hash, now + LIFE).is_none());
+    }
+
+    #[test]
+    fn an_answer_asked_for_before_a_revocation_is_not_remembered_after_it() {
+        let (verified, (hash, token), now) = (Verified::default(), token(), Instant::now());
+        let asked = verified.ask();
+        verified.forget();
+        verified.remember(asked, hash, token, now);
+        assert!(verified.get(&hash, now).is_none());
+    }
+
+    #[test]
+    fn memory_is_bounded_however_many_tokens_come() {
+        let (verified, now) = (Verified::default(), Instant::now());
+        for _ in 0..TOKENS_MAX + 10 {
+            let (hash, token) = token();
+            verified.remember(verified.ask(), hash, token, now);
+        }
+        assert_eq!(verified.0.read().unwrap().tokens.len(), TOKENS_MAX);
+    }
+}

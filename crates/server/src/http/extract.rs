@@ -1,0 +1,199 @@
+//! What handlers take out of a request, with every refusal in our envelope.
+//!
+//! [`Body`] is JSON of a known shape: sized, timed, unknown fields refused by name. [`Path`] is axum's,
+//! with our words.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use cofer_model::Kind;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::error::{ApiError, shown};
+
+/// How much may come, and how long that may take.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    pub bytes_max: usize,
+    pub timeout: Duration,
+}
+
+/// A JSON body of this shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Body<T>(pub T);
+
+impl<S, T> FromRequest<S> for Body<T>
+where
+    S: Send + Sync,
+    T: DeserializeOwned,
+    BodyLimits: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        require_json(request.headers())?;
+        let bytes = read(request, BodyLimits::from_ref(state)).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        Kind::UnsupportedMediaType,
+        "the body must be JSON; send it with `Content-Type: application/json`",
+    ))
+}
+
+async fn read(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
+    let body = Limited::new(request.into_body(), limits.bytes_max).collect();
+    match tokio::time::timeout(limits.timeout, body).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
+            Kind::TooLarge,
+            format!("the body is larger than the {} bytes taken here", limits.bytes_max),
+        )),
+        Ok(Err(_)) => Err(ApiError::new(Kind::Malformed, "the body broke off; send the request again")),
+        Err(_elapsed) => {
+            Err(ApiError::new(Kind::Timeout, format!("the body did not arrive within {:?}", limits.timeout)))
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        refuse(&path, error.inner())
+    })?;
+    json.end().map_err(|error| refuse(".", &error))?;
+    Ok(value)
+}
+
+fn refuse(path: &str, error: &serde_json::Error) -> ApiError {
+    let what = shown_whole(&error.to_string());
+    match error.classify() {
+        Category::Data => {
+            let field = field_at(path, &what);
+            let message = if field.is_empty() { what } else { format!("`{}`: {what}", shown(&field)) };
+            ApiError::invalid(shown(&field), message)
+        }
+        Category::Syntax | Category::Eof | Category::Io => {
+            ApiError::new(Kind::Malformed, format!("the body is not valid JSON: {what}"))
+        }
+    }
+}
+
+/// The field an error is about. For one that is missing or unknown, the path ends at its parent and the message names it.
+fn field_at(path: &str, message: &str) -> String {
+    let parent = if path == "." { "" } else { path };
+    let named = ["missing field `", "unknown field `"]
+        .iter()
+        .find_map(|start| message.strip_prefix(start)?.split('`').next());
+    match named {
+        Some(name) if parent.is_empty() || parent == name => name.to_owned(),
+        Some(name) if parent.ends_with(&format!(".{name}")) => parent.to_owned(),
+        Some(name) => format!("{parent}.{name}"),
+        None => parent.to_owned(),
+    }
+}
+
+/// serde quotes what was sent; a message stays of readable length whatever that was.
+fn shown_whole(message: &str) -> String {
+    const CHARS_MAX: usize = 400;
+    message.chars().take(CHARS_MAX).filter(|c| !c.is_control()).collect()
+}
+
+/// axum's path, answering in our envelope.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(inner)| Self(inner)).map_err(|rejection: PathRejection| {
+            ApiError::new(
+                Kind::Malformed,
+                format!("the address cannot be read: {}", shown_whole(&rejection.body_text())),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofer_model::ProjectName;
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sent {
+        #[expect(dead_code, reason = "only its parsing is looked at")]
+        name: ProjectName,
+        #[serde(default)]
+        #[expect(dead_code, reason = "only its parsing is looked at")]
+        ports: Vec<Port>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Port {
+        #[expect(dead_code, reason = "only its parsing is looked at")]
+        number: u16,
+    }
+
+    fn refusal(body: &str) -> String {
+        let error = parse::<Sent>(body.as_bytes()).unwrap_err();
+        format!(
+            "{} {}",
+            error.kind.code(),
+            error.details.get("field").map(ToString::to_string).unwrap_or_default()
+        )
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_wherever_it_is() {
+        insta::assert_snapshot!(
+            [
+                r#"{"name":"a","colour":"red"}"#,
+                "{}",
+                r#"{"name":7}"#,
+                r#"{"name":"a/b"}"#,
+                r#"{"name":"a","ports":[{"number":1},{"number":"x"}]}"#,
+                r#"{"name":"a","ports":[{"numbr":1}]}"#,
+                r#"{"name":"a","ports":[{}]}"#,
+                "[]",
+                r#""text""#,
+                r#"{"name":"a"} {}"#,
+                r#"{"name":"#,
+                "",
+                "\u{0}",
+            ]
+            .map(|body| format!("{body} -> {}", refusal(body)))
+            .join("\n")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_whatever_breaks_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Err(error) = parse::<Sent>(&bytes) {
+                prop_assert!(matches!(error.kind, Kind::Malformed | Kind::Invalid));
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Sockets: accepting, TLS, and letting go.
+//!
+//! One task a connection, at most `connections_max` of them; further clients wait in the kernel's queue. A client that
+//! does not get its request's head across in time is hung up on, so a slow one holds a place for seconds, not for ever.
+//! At the end the socket closes first, then requests in flight get their time, then whatever is left is cut.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::HeaderMap;
+use cofer_model::Kind;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::settings::{Settings, TlsFiles};
+
+/// After a failed `accept` (out of file descriptors, mostly), so as not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("`{address}` is not an address to listen on; write HOST:PORT, such as 127.0.0.1:7070")]
+    Address {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "{address} is in use by another program; stop that one, or give another address by `--listen` (port 0 picks a free one)"
+    )]
+    InUse {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot listen on {address}")]
+    Bind {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the TLS certificate {} cannot be read", path.display())]
+    Certificate {
+        path: PathBuf,
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("the TLS key {} cannot be read", path.display())]
+    Key {
+        path: PathBuf,
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("the TLS certificate and key do not go together")]
+    Tls {
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+impl ListenError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Address { .. } | Self::Certificate { .. } | Self::Key { .. } | Self::Tls { .. } => {
+                Kind::Invalid
+            }
+            Self::InUse { .. } => Kind::Conflict,
+            Self::Bind { .. } => Kind::Forbidden,
+        }
+    }
+}
+
+/// A bound socket; clients wait in the kernel's queue until [`Listener::serve`].
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    local: SocketAddr,
+    tls: Option<TlsSetup>,
+    connections_max: usize,
+    header_timeout: Duration,
+    drain: Duration,
+}
+
+#[derive(Clone)]
+struct TlsSetup(TlsAcceptor);
+
+impl std::fmt::Debug for TlsSetup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsSetup")
+    }
+}
+
+/// The address a connection came from, on every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(SocketAddr);
+
+impl Peer {
+    /// Who is asking: behind a proxy, whoever the nearest proxy says.
+    pub fn address(&self, headers: &HeaderMap, behind_proxy: bool) -> IpAddr {
+        let forwarded = || {
+            let list = headers.get_all("x-forwarded-for").iter().next_back()?.to_str().ok()?;
+            list.rsplit(',').next()?.trim().parse().ok()
+        };
+        behind_proxy.then(forwarded).flatten().unwrap_or(self.0.ip())
+    }
+}
+
+impl Listener {
+    pub async fn bind(settings: &Settings) -> Result<Self, ListenError> {
+        let address = settings.listen.clone();
+        let socket = TcpListener::bind(&address).await.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::InUse { address: address.clone(), source },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::AddrNotAvailable => {
+                ListenError::Bind { address: address.clone(), source }
+            }
+            _ => ListenError::Address { address: address.clone(), source },
+        })?;
+        let local = socket.local_addr().map_err(|source| ListenError::Bind { address, source })?;
+        Ok(Self {
+            socket,
+            local,
+            tls: settings.tls.as_ref().map(load_tls).transpose()?,
+            connections_max: settings.connections_max,
+            header_timeout: settings.header_timeout,
+            drain: settings.drain,
+        })
+    }
+
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.local)
+    }
+
+    /// Whether strangers on the network could read along.
+    pub fn is_exposed(&self, behind_proxy: bool) -> bool {
+        !self.local.ip().is_loopback() && self.tls.is_none() && !behind_proxy
+    }
+
+    /// Serves until told to stop, then lets what is in flight finish.
+    pub async fn serve(self, router: Router, stop: CancellationToken) {
+        let slots = Arc::new(Semaphore::new(self.connections_max));
+        let graceful = GracefulShutdown::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        loop {
+            let slot = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Ok(slot) = slots.clone().acquire_owned() => slot,
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                accepted = self.socket.accept() => accepted,
+            };
+            while tasks.try_join_next().is_some() {}
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("a connection could not be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let connection = Connection {
+                router: router.clone(),
+                tls: self.tls.clone(),
+                header_timeout: self.header_timeout,
+                watcher: graceful.watcher(),
+                from,
+            };
+            tasks.spawn(async move {
+                connection.run(stream).await;
+                drop(slot);
+            });
+        }
+        drop(self.socket);
+        if tokio::time::timeout(self.drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!("requests were still in flight after {:?}; they are cut off", self.drain);
+        }
+        tasks.shutdown().await;
+    }
+}
+
+struct Connection {
+    router: Router,
+    tls: Option<TlsSetup>,
+    header_timeout: Duration,
+    watcher: hyper_util::server::graceful::Watcher,
+    from: SocketAddr,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream) {
+        // Small answers leave at once. Failing to say so costs only time.
+        let _ = stream.set_nodelay(true);
+        match self.tls.clone() {
+            None => self.speak_http(stream).await,
+            Some(TlsSetup(acceptor)) => {
+                match tokio::time::timeout(self.header_timeout, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => self.speak_http(stream).await,
+                    Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
+                    Err(_elapsed) => tracing::debug!("TLS handshake took too long"),
+                }
+            }
+        }
+    }
+
+    async fn speak_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let peer = Peer(self.from);
+        let service = self.router.map_request(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            request.map(axum::body::Body::new)
+        });
+        let mut http = auto::Builder::new(TokioExecutor::new());
+        http.http1().timer(TokioTimer::new()).header_read_timeout(self.header_timeout);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(self.header_timeout)
+            .keep_alive_timeout(self.header_timeout);
+        let connection =
+            http.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
+        if let Err(error) = self.watcher.watch(connection.into_owned()).await {
+            tracing::debug!("connection ended: {error}");
+        }
+    }
+}
+
+fn load_tls(files: &TlsFiles) -> Result<TlsSetup, ListenError> {
+    let chain = read_certificates(&files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|source| ListenError::Key { path: files.key.clone(), source })?;
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|source| ListenError::Tls { source })?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsSetup(TlsAcceptor::from(Arc::new(config))))
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ListenError> {
+    let unreadable = |source| ListenError::Certificate { path: path.to_owned(), source };
+    CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<_, _>>().map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_behind_a_proxy_is_the_forwarded_address_believed_and_only_the_nearest_proxys_word() {
+        let peer = Peer("127.0.0.1:1".parse().unwrap());
+        let headers = HeaderMap::from_iter([(
+            "x-forwarded-for".parse().unwrap(),
+            "6.6.6.6, 192.0.2.7".parse().unwrap(),
+        )]);
+        assert_eq!(peer.address(&headers, false).to_string(), "127.0.0.1");
+        assert_eq!(peer.address(&headers, true).to_string(), "192.0.2.7");
+        assert_eq!(peer.address(&HeaderMap::new(), true).to_string(), "127.0.0.1");
+    }
+}

@@ -1,0 +1,314 @@
+//! The master key: where it comes from, and how it is replaced.
+//!
+//! It comes from `COFER_MASTER_KEY`, or from `master.key` in the data directory, made at first start. The database
+//! remembers the fingerprint of the key it was sealed with, so a wrong or missing key is noticed at start; a new one
+//! is never made in place of a lost one.
+//!
+//! A new key is written to `master.key.new` *before* the database takes it and renamed after. Whenever the process
+//! dies in between, the next start finds the database and one of the two files in agreement.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cofer_model::{Kind, Moment};
+use cofer_store::{BadMasterKey, MasterKey, SecretsError, Store, StoreError};
+use secrecy::SecretString;
+
+use crate::data_dir::{DataDirError, write_private};
+use crate::settings::Confidential;
+
+pub(crate) const KEY_FILE: &str = "master.key";
+const NEXT_KEY_FILE: &str = "master.key.new";
+
+/// The key in use. Rotation replaces it under everybody's hands.
+#[derive(Debug)]
+pub struct KeyRing {
+    place: Place,
+    current: RwLock<Arc<MasterKey>>,
+    /// Held by the one rotation that may be under way.
+    rotating: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Environment,
+    Files { key: PathBuf, next: PathBuf },
+}
+
+/// What a rotation did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    pub fingerprint: String,
+    pub secrets: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("the master key is missing: the database's secrets are sealed with key {sealed_with}, and {} is not there; put the file back, or set COFER_MASTER_KEY", path.display())]
+    Missing { path: PathBuf, sealed_with: String },
+    #[error(
+        "the master key is wrong: {place} holds key {held}, and the database's secrets are sealed with key {sealed_with}; bring that key back"
+    )]
+    Wrong { place: String, held: String, sealed_with: String },
+    #[error("{} does not hold a master key", path.display())]
+    Malformed {
+        path: PathBuf,
+        #[source]
+        source: BadMasterKey,
+    },
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "the master key comes from COFER_MASTER_KEY; to replace it, start Cofer with the new key there and the old one in COFER_MASTER_KEY_PREVIOUS"
+    )]
+    NotOurs,
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl KeyError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Missing { .. } | Self::Wrong { .. } | Self::NotOurs => Kind::PreconditionFailed,
+            Self::Malformed { .. } => Kind::Invalid,
+            Self::Unreadable { .. } => Kind::Forbidden,
+            Self::DataDir(error) => error.kind(),
+            Self::Secrets(error) => error.kind(),
+            Self::Store(error) => error.kind(),
+        }
+    }
+}
+
+impl KeyRing {
+    /// Finds the key that the database is sealed with; makes one only if it is sealed with none.
+    pub async fn load(
+        store: &Store,
+        dir: &Path,
+        confidential: &mut Confidential,
+        now: Moment,
+    ) -> Result<Self, KeyError> {
+        let in_use = store.master_key_in_use().await?;
+        let (place, key) = if let Some(key) = confidential.master_key.take() {
+            let previous = confidential.master_key_previous.take();
+            (Place::Environment, from_environment(store, key, previous, in_use, now).await?)
+        } else {
+            let (key, next) = (dir.join(KEY_FILE), dir.join(NEXT_KEY_FILE));
+            let found = from_files(store, &key, &next, in_use, now).await?;
+            (Place::Files { key, next }, found)
+        };
+        store.hold_master_key(&key, now).await?;
+        Ok(Self { place, current: RwLock::new(Arc::new(key)), rotating: tokio::sync::Mutex::default() })
+    }
+
+    pub fn current(&self) -> Arc<MasterKey> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a new key, seals every secret anew with it, and keeps it in the key file.
+    pub async fn rotate(&self, store: &Store, now: Moment) -> Result<Rotation, KeyError> {
+        let Place::Files { key, next } = &self.place else { return Err(KeyError::NotOurs) };
+        let _one_at_a_time = self.rotating.lock().await;
+        let (old, new) = (self.current(), MasterKey::generate());
+        write_private(next, &new.to_hex())?;
+        let secrets = store.rotate_master_key(&old, &new, now).await?;
+        let fingerprint = new.fingerprint();
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        rename(next, key)?;
+        tracing::info!(
+            fingerprint,
+            secrets,
+            "master key replaced by {fingerprint}; {secrets} secrets sealed anew"
+        );
+        Ok(Rotation { fingerprint, secrets })
+    }
+}
+
+async fn from_environment(
+    store: &Store,
+    key: MasterKey,
+    previous: Option<MasterKey>,
+    in_use: Option<String>,
+    now: Moment,
+) -> Result<MasterKey, KeyError> {
+    let held = key.fingerprint();
+    match (in_use, previous) {
+        (None, _) => Ok(key),
+        (Some(sealed_with), _) if sealed_with == held => Ok(key),
+        (Some(sealed_with), Some(previous)) if sealed_with == previous.fingerprint() => {
+            let secrets = store.rotate_master_key(&previous, &key, now).await?;
+            tracing::info!(secrets, "master key replaced by {held}; {secrets} secrets sealed anew");
+            Ok(key)
+        }
+        (Some(sealed_with), _) => {
+            Err(KeyError::Wrong { place: "COFER_MASTER_KEY".to_owned(), held, sealed_with })
+        }
+    }
+}
+
+async fn from_files(
+    store: &Store,
+    path: &Path,
+    next: &Path,
+    in_use: Option<String>,
+    now: Moment,
+) -> Result<MasterKey, KeyError> {
+    let (key, draft) = (read_key(path)?, read_key(next)?);
+    match (in_use, key) {
+        (None, Some(key)) => Ok(key),
+        (None, None) => {
+            let key = MasterKey::generate();
+            write_private(next, &key.to_hex())?;
+            store.hold_master_key(&key, now).await?;
+            rename(next, path)?;
+            Ok(key)
+        }
+        (Some(sealed_with), Some(key)) if sealed_with == key.fingerprint() => Ok(key),
+        (Some(sealed_with), key) => match (draft, key) {
+            // The process died after the database took this key and before the file got its name.
+            (Some(draft), _) if sealed_with == draft.fingerprint() => {
+                rename(next, path)?;
+                Ok(draft)
+            }
+            (_, Some(key)) => {
+                let place = path.display().to_string();
+                Err(KeyError::Wrong { place, held: key.fingerprint(), sealed_with })
+            }
+            (_, None) => Err(KeyError::Missing { path: path.to_owned(), sealed_with }),
+        },
+    }
+}
+
+pub(crate) fn read_key(path: &Path) -> Result<Option<MasterKey>, KeyError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => SecretString::from(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(KeyError::Unreadable { path: path.to_owned(), source }),
+    };
+    let key =
+        MasterKey::parse(&text).map_err(|source| KeyError::Malformed { path: path.to_owned(), source })?;
+    Ok(Some(key))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), KeyError> {
+    std::fs::rename(from, to)
+        .map_err(|source| DataDirError::Unwritable { path: to.to_owned(), source }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cofer_model::{ProjectId, Reference};
+    use cofer_store::DatabaseUrl;
+    use secrecy::ExposeSecret;
+    use tempfile::TempDir;
+
+    /// A database with one secret in it, and the directory where its key lives.
+    struct Bed {
+        dir: TempDir,
+        store: Store,
+        project: ProjectId,
+    }
+
+    async fn bed() -> (Bed, KeyRing) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&DatabaseUrl::Sqlite(dir.path().join("cofer.db"))).await.unwrap();
+        store.ensure_default_project(Moment::now()).await.unwrap();
+        let project = store.project(&Reference::Name("default".to_owned())).await.unwrap().unwrap().id;
+        let bed = Bed { dir, store, project };
+        let ring = bed.load(Confidential::default()).await.unwrap();
+        let name = "API_KEY".to_owned().try_into().unwrap();
+        bed.store.put_secret(&ring.current(), project, &name, &"value".into(), Moment::now()).await.unwrap();
+        (bed, ring)
+    }
+
+    impl Bed {
+        async fn load(&self, mut confidential: Confidential) -> Result<KeyRing, KeyError> {
+            KeyRing::load(&self.store, self.dir.path(), &mut confidential, Moment::now()).await
+        }
+
+        async fn secret(&self, ring: &KeyRing) -> String {
+            let opened = self.store.open_secrets(&ring.current(), self.project).await.unwrap();
+            opened[0].1.expose_secret().to_owned()
+        }
+
+        fn key_file(&self) -> PathBuf {
+            self.dir.path().join(KEY_FILE)
+        }
+    }
+
+    #[tokio::test]
+    async fn the_key_made_at_first_start_is_found_at_the_next() {
+        let (bed, ring) = bed().await;
+        let again = bed.load(Confidential::default()).await.unwrap();
+        assert_eq!(again.current().fingerprint(), ring.current().fingerprint());
+        assert_eq!(bed.secret(&again).await, "value");
+    }
+
+    #[tokio::test]
+    async fn a_lost_key_is_reported_and_never_replaced() {
+        let (bed, _) = bed().await;
+        std::fs::remove_file(bed.key_file()).unwrap();
+        assert!(matches!(bed.load(Confidential::default()).await, Err(KeyError::Missing { .. })));
+        assert!(!bed.key_file().exists());
+    }
+
+    #[tokio::test]
+    async fn a_wrong_key_is_reported_from_file_and_from_environment() {
+        let (bed, _) = bed().await;
+        let wrong = Confidential { master_key: Some(MasterKey::generate()), ..Confidential::default() };
+        assert!(matches!(bed.load(wrong).await, Err(KeyError::Wrong { .. })));
+        write_private(&bed.key_file(), &MasterKey::generate().to_hex()).unwrap();
+        assert!(matches!(bed.load(Confidential::default()).await, Err(KeyError::Wrong { .. })));
+        std::fs::write(bed.key_file(), "not a key").unwrap();
+        assert!(matches!(bed.load(Confidential::default()).await, Err(KeyError::Malformed { .. })));
+    }
+
+    #[tokio::test]
+    async fn rotation_seals_everything_anew_and_the_old_key_opens_nothing() {
+        let (bed, ring) = bed().await;
+        let old = ring.current();
+        assert_eq!(ring.rotate(&bed.store, Moment::now()).await.unwrap().secrets, 1);
+        assert_eq!(bed.secret(&ring).await, "value");
+        assert!(bed.store.open_secrets(&old, bed.project).await.is_err());
+        assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value");
+    }
+
+    #[tokio::test]
+    async fn a_rotation_cut_off_before_or_after_the_database_took_the_key_is_survived() {
+        let (bed, ring) = bed().await;
+        let (key, next) = (bed.key_file(), bed.dir.path().join(NEXT_KEY_FILE));
+        write_private(&next, &MasterKey::generate().to_hex()).unwrap();
+        assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "before");
+
+        let old = ring.current().to_hex();
+        ring.rotate(&bed.store, Moment::now()).await.unwrap();
+        std::fs::rename(&key, &next).unwrap();
+        write_private(&key, &old).unwrap();
+        assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "after");
+        assert!(!next.exists());
+    }
+
+    #[tokio::test]
+    async fn a_key_of_the_environments_is_replaced_by_naming_the_previous_one() {
+        let (bed, ring) = bed().await;
+        let parse = |key: &MasterKey| MasterKey::parse(&key.to_hex()).unwrap();
+        let new = MasterKey::generate();
+        let both = Confidential {
+            master_key: Some(parse(&new)),
+            master_key_previous: Some(parse(&ring.current())),
+            ..Confidential::default()
+        };
+        let rotated = bed.load(both).await.unwrap();
+        assert_eq!(bed.secret(&rotated).await, "value");
+        assert!(matches!(rotated.rotate(&bed.store, Moment::now()).await, Err(KeyError::NotOurs)));
+    }
+}

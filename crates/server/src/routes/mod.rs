@@ -1,0 +1,20 @@
+//! One file a resource: its requests, its answers, its handlers. A new route is a handler here with its
+//! `#[utoipa::path]`, and a line in `http/router.rs`.
+
+pub mod health;
+pub mod master_key;
+pub mod projects;
+pub mod secrets;
+pub mod tokens;
+
+use cofer_model::{Project, Reference};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::http::ApiError;
+
+/// The project in a path, as this caller may know it.
+async fn project(app: &App, caller: &Caller, text: &str) -> Result<Project, ApiError> {
+    let Ok(reference) = text.parse::<Reference>();
+    caller.project(&app.store, &reference).await
+}

@@ -1,0 +1,210 @@
+//! One server's life: start, serve, stop.
+
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+use cofer_model::{Kind, Moment, Scope};
+use cofer_store::{NewToken, OpenError, Store, StoreError};
+use secrecy::ExposeSecret;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::data_dir::{DataDir, DataDirError};
+use crate::http::error::chain;
+use crate::http::listen::{ListenError, Listener};
+use crate::http::router;
+use crate::keyring::{KeyError, KeyRing};
+use crate::settings::{DatabaseAtStart, Settings};
+use crate::telemetry::{Telemetry, metrics};
+
+/// Between attempts to reach a database that we were told to wait for.
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
+/// How often the uses of tokens are written down and metrics tidied.
+const TEND_EVERY: Duration = Duration::from_secs(5);
+/// An admin token shorter than this can be guessed.
+const ADMIN_TOKEN_CHARS_SOUND: usize = 20;
+
+/// Why the server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error("the database could not be prepared")]
+    Store(#[from] StoreError),
+    #[error("COFER_ADMIN_TOKEN must be printable ASCII without spaces, so that it can be sent in a header")]
+    AdminToken,
+    #[error("{what} could not be set up")]
+    Process {
+        what: &'static str,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl StartError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::DataDir(error) => error.kind(),
+            Self::Listen(error) => error.kind(),
+            Self::Open(error) => error.kind(),
+            Self::Key(error) => error.kind(),
+            Self::Store(error) => error.kind(),
+            Self::AdminToken => Kind::Invalid,
+            Self::Process { .. } => Kind::Internal,
+        }
+    }
+
+    fn process(what: &'static str) -> impl FnOnce(Box<dyn Error + Send + Sync>) -> Self {
+        move |source| Self::Process { what, source }
+    }
+}
+
+/// Serves until SIGTERM or SIGINT, then stops cleanly.
+pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), StartError> {
+    let stop = stop_on_signal()?;
+    let mut data_dir = DataDir::claim(&settings.data_dir)?;
+    let listener = Listener::bind(&settings).await?;
+    let Some(store) = open_store(&settings, &stop).await? else { return Ok(()) };
+    let now = Moment::now();
+    store.ensure_default_project(now).await?;
+    let keyring = KeyRing::load(&store, data_dir.path(), &mut settings.confidential, now).await?;
+    bootstrap_admin_token(&mut settings, &store, &data_dir, telemetry, now).await?;
+    let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
+    let app = App::new(settings, store.clone(), keyring, telemetry.mask.clone(), metrics);
+
+    data_dir.announce(Some(listener.url()))?;
+    greet(&listener, &data_dir, app.settings.behind_proxy);
+    let tending = tokio::spawn(tend(app.clone(), stop.clone()));
+    tokio::spawn(drain_when_stopped(app.clone(), stop.clone()));
+    listener.serve(router(app.clone()), stop).await;
+
+    if let Err(error) = tending.await {
+        tracing::error!("the housekeeping task ended badly: {error}");
+    }
+    write_down_uses(&app).await;
+    store.close().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The first signal asks politely. The second means it.
+fn stop_on_signal() -> Result<CancellationToken, StartError> {
+    let refused = |error: std::io::Error| StartError::process("signal handling")(error.into());
+    let mut terminate = signal(SignalKind::terminate()).map_err(refused)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(refused)?;
+    let stop = CancellationToken::new();
+    let asked = stop.clone();
+    tokio::spawn(async move {
+        for signals_left in [1, 0] {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            if signals_left == 0 {
+                tracing::warn!("told twice to stop; leaving at once");
+                std::process::exit(1);
+            }
+            tracing::info!("stopping: finishing what is in flight");
+            asked.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+/// Opens the database, waiting for it if that was asked. `None` when told to stop while waiting.
+async fn open_store(settings: &Settings, stop: &CancellationToken) -> Result<Option<Store>, OpenError> {
+    loop {
+        match Store::open(&settings.database).await {
+            Err(error)
+                if error.kind() == Kind::Unavailable
+                    && settings.database_at_start == DatabaseAtStart::WaitFor =>
+            {
+                tracing::warn!("waiting for the database: {}", chain(&error));
+            }
+            outcome => return outcome.map(Some),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(None),
+            () = tokio::time::sleep(DATABASE_RETRY) => {}
+        }
+    }
+}
+
+/// Sees to it that somebody can administer this: with the token that was given, or with a new one in a file.
+async fn bootstrap_admin_token(
+    settings: &mut Settings,
+    store: &Store,
+    data_dir: &DataDir,
+    telemetry: &Telemetry,
+    now: Moment,
+) -> Result<(), StartError> {
+    #[expect(clippy::expect_used, reason = "a constant that is a valid label")]
+    let name = "admin".to_owned().try_into().expect("a label");
+    let admin = NewToken { name, scopes: Scope::ALL.into(), project: None, expires_at: None };
+    if let Some(given) = settings.confidential.admin_token.take() {
+        telemetry.mask.hide(&given);
+        let text = given.expose_secret();
+        if !text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(StartError::AdminToken);
+        }
+        if text.len() < ADMIN_TOKEN_CHARS_SOUND {
+            tracing::warn!(
+                "COFER_ADMIN_TOKEN is shorter than {ADMIN_TOKEN_CHARS_SOUND} characters and can be guessed"
+            );
+        }
+        store.set_admin_token(admin, Some(&given), now).await?;
+        if data_dir.remove_admin_token()? {
+            tracing::info!("removed admin.token: COFER_ADMIN_TOKEN is the admin token now");
+        }
+        return Ok(());
+    }
+    let tokens = store.tokens(None).await?;
+    if !tokens.iter().any(|token| token.is_admin() && !token.is_expired(now)) {
+        let token = store.set_admin_token(admin, None, now).await?;
+        data_dir.write_admin_token(&token)?;
+    }
+    Ok(())
+}
+
+/// The line that scripts wait for goes to standard output; what a person wants to know, to standard error.
+fn greet(listener: &Listener, data_dir: &DataDir, behind_proxy: bool) {
+    let url = listener.url();
+    if listener.is_exposed(behind_proxy) {
+        tracing::warn!(
+            "listening on {url} without TLS: tokens can be read on the network; give `--tls-cert` and `--tls-key`, or `--behind-proxy` if a proxy in front ends TLS"
+        );
+    }
+    let token = data_dir.admin_token_file();
+    if token.exists() {
+        let token = token.display();
+        tracing::info!(
+            "admin token in {token}; try: curl -H \"Authorization: Bearer $(cat {token})\" {url}/api/v1/projects"
+        );
+    }
+    // Nobody listening to standard output is no reason not to serve.
+    let _ = writeln!(std::io::stdout(), "listening on {url}");
+}
+
+async fn drain_when_stopped(app: App, stop: CancellationToken) {
+    stop.cancelled().await;
+    app.drain();
+}
+
+/// What is done now and then.
+async fn tend(app: App, stop: CancellationToken) {
+    while stop.run_until_cancelled(tokio::time::sleep(TEND_EVERY)).await.is_some() {
+        app.metrics.run_upkeep();
+        write_down_uses(&app).await;
+    }
+}
+
+async fn write_down_uses(app: &App) {
+    if let Err(error) = app.doorkeeper.write_down_uses().await {
+        tracing::debug!("uses of tokens are kept for later: {}", chain(&error));
+    }
+}

@@ -1,0 +1,440 @@
+//! Every setting, in one place.
+//!
+//! [`Layer`] names each setting once: its flag, its environment variable, its key in the file and its explanation
+//! are all on that field. A flag beats the environment (clap sees to that), both beat the file, the file beats the
+//! default, and [`Settings`] is what comes out. To add a setting, add a field to `Layer` and one to `Settings`.
+//!
+//! Three values come by environment only, because a command line is visible to everybody on the machine: see
+//! [`Confidential`].
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+use cofer_model::Kind;
+use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
+use secrecy::SecretString;
+use serde::Deserialize;
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
+/// sqlx's own lines repeat what our errors say.
+const DEFAULT_LOG: &str = "info,sqlx=off,sqlx_core=off";
+const DEFAULT_BODY_BYTES_MAX: usize = 16 << 20;
+const DEFAULT_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_CONNECTIONS_MAX: usize = 1024;
+const DEFAULT_REQUESTS_MAX: usize = 512;
+const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
+/// How far a misspelt key may be from a known one for that one to be suggested.
+const SUGGESTION_SIMILARITY_MIN: f64 = 0.6;
+
+/// What one source says. What it does not say is left to the next.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    /// Address to listen on; port 0 picks a free one [default: 127.0.0.1:7070]
+    #[arg(long, env = "COFER_LISTEN", value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+
+    /// Directory for the database, keys and tokens [default: ~/.local/share/cofer]
+    #[arg(long, env = "COFER_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// `sqlite:PATH` or `postgres://USER:PASSWORD@HOST/DATABASE` [default: a SQLite file in the data directory]
+    #[arg(long, env = "COFER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database: Option<String>,
+
+    /// TOML file with settings, keys named as the flags with `_` for `-`
+    #[arg(long, env = "COFER_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+
+    /// Retry a database that cannot be reached at start, instead of giving up
+    #[arg(long, env = "COFER_WAIT_FOR_DATABASE", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub wait_for_database: Option<bool>,
+
+    /// A proxy in front ends TLS and sets X-Forwarded-For
+    #[arg(long, env = "COFER_BEHIND_PROXY", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub behind_proxy: Option<bool>,
+
+    /// Certificate chain (PEM) to serve TLS with
+    #[arg(long, env = "COFER_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Its private key (PEM)
+    #[arg(long, env = "COFER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// How log lines look [default: text]
+    #[arg(long, env = "COFER_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+
+    /// What is logged, such as `debug` or `info,cofer_store=trace` [default: info]
+    #[arg(long, env = "COFER_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+
+    /// Where Docker is, such as `unix:///run/docker.sock` [default: `DOCKER_HOST`, then the usual sockets]
+    #[arg(long, env = "COFER_DOCKER_HOST", value_name = "URL")]
+    pub docker_host: Option<String>,
+
+    /// Where Podman is [default: `CONTAINER_HOST`, then the usual sockets]
+    #[arg(long, env = "COFER_PODMAN_HOST", value_name = "URL")]
+    pub podman_host: Option<String>,
+
+    /// Serve /metrics without a token
+    #[arg(long, env = "COFER_OPEN_METRICS", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub open_metrics: Option<bool>,
+
+    /// Serve /api/openapi.json without a token
+    #[arg(long, env = "COFER_OPEN_OPENAPI", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub open_openapi: Option<bool>,
+
+    /// Largest request body taken [default: 16777216]
+    #[arg(long, env = "COFER_BODY_BYTES_MAX", value_name = "BYTES")]
+    pub body_bytes_max: Option<usize>,
+
+    /// How long a client may take to send a request's head, or to ask again on an open connection [default: 10000]
+    #[arg(long, env = "COFER_HEADER_TIMEOUT_MS", value_name = "MS")]
+    pub header_timeout_ms: Option<u64>,
+
+    /// How long a client may take to send a request's body [default: 30000]
+    #[arg(long, env = "COFER_BODY_TIMEOUT_MS", value_name = "MS")]
+    pub body_timeout_ms: Option<u64>,
+
+    /// Connections open at once; more wait to be accepted [default: 1024]
+    #[arg(long, env = "COFER_CONNECTIONS_MAX", value_name = "N")]
+    pub connections_max: Option<usize>,
+
+    /// Requests answered at once; more are refused with 503 [default: 512]
+    #[arg(long, env = "COFER_REQUESTS_MAX", value_name = "N")]
+    pub requests_max: Option<usize>,
+
+    /// How long requests in flight may take to finish at the end [default: 30000]
+    #[arg(long, env = "COFER_DRAIN_MS", value_name = "MS")]
+    pub drain_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What may only come by environment.
+#[derive(Debug, Default)]
+pub struct Confidential {
+    /// `COFER_ADMIN_TOKEN`: the admin token, instead of one made at first start.
+    pub admin_token: Option<SecretString>,
+    /// `COFER_MASTER_KEY`: the key that seals secrets, instead of the key file.
+    pub master_key: Option<MasterKey>,
+    /// `COFER_MASTER_KEY_PREVIOUS`: the key before it. Secrets sealed with that are sealed anew at start.
+    pub master_key_previous: Option<MasterKey>,
+}
+
+impl Confidential {
+    /// Reads from whatever environment it is handed; an empty value is none.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let secret = |name| variable(name).filter(|value| !value.is_empty()).map(SecretString::from);
+        let key = |name: &'static str| {
+            let parse =
+                |text| MasterKey::parse(&text).map_err(|source| SettingsError::MasterKey { name, source });
+            secret(name).map(parse).transpose()
+        };
+        Ok(Self {
+            admin_token: secret("COFER_ADMIN_TOKEN"),
+            master_key: key("COFER_MASTER_KEY")?,
+            master_key_previous: key("COFER_MASTER_KEY_PREVIOUS")?,
+        })
+    }
+}
+
+/// All settings, decided.
+#[derive(Debug)]
+pub struct Settings {
+    pub listen: String,
+    pub data_dir: PathBuf,
+    pub database: DatabaseUrl,
+    pub database_at_start: DatabaseAtStart,
+    pub behind_proxy: bool,
+    pub tls: Option<TlsFiles>,
+    pub log_format: LogFormat,
+    pub log: String,
+    pub docker_host: Option<String>,
+    pub podman_host: Option<String>,
+    pub open_metrics: bool,
+    pub open_openapi: bool,
+    pub body_bytes_max: usize,
+    pub header_timeout: Duration,
+    pub body_timeout: Duration,
+    pub connections_max: usize,
+    pub requests_max: usize,
+    pub drain: Duration,
+    pub confidential: Confidential,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseAtStart {
+    MustAnswer,
+    WaitFor,
+}
+
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("the settings file {} cannot be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the settings file {} is not valid TOML", path.display())]
+    Malformed {
+        path: PathBuf,
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    #[error("the settings file {} has an unknown key `{key}`{}", path.display(), Suggestion(*suggestion))]
+    UnknownKey { path: PathBuf, key: String, suggestion: Option<&'static str> },
+    #[error("the environment variable {name} is not a master key")]
+    MasterKey {
+        name: &'static str,
+        #[source]
+        source: BadMasterKey,
+    },
+    #[error("the setting `database` is wrong")]
+    Database {
+        #[source]
+        source: OpenError,
+    },
+    #[error("the setting `{0}` must not be zero")]
+    Zero(&'static str),
+    #[error("`tls_cert` and `tls_key` go together; one of them is missing")]
+    HalfTls,
+    #[error(
+        "there is no place for the data directory: neither HOME nor XDG_DATA_HOME is set; give `--data-dir`"
+    )]
+    NoHome,
+}
+
+impl SettingsError {
+    pub fn kind(&self) -> Kind {
+        Kind::Invalid
+    }
+}
+
+/// `; did you mean …?`, or nothing.
+struct Suggestion(Option<&'static str>);
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |known| write!(f, "; did you mean `{known}`?"))
+    }
+}
+
+impl Settings {
+    /// Decides every setting from flags (with what clap took from the environment), the file they name, and defaults.
+    pub fn decide(flags: Layer, variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let file = flags.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let confidential = Confidential::read(&variable)?;
+        let data_dir = match flags.data_dir.or(file.data_dir) {
+            Some(dir) => dir,
+            None => default_data_dir(&variable).ok_or(SettingsError::NoHome)?,
+        };
+        let database = match flags.database.or(file.database) {
+            Some(url) => DatabaseUrl::parse(&url).map_err(|source| SettingsError::Database { source })?,
+            None => DatabaseUrl::Sqlite(data_dir.join("cofer.db")),
+        };
+        let tls = match (flags.tls_cert.or(file.tls_cert), flags.tls_key.or(file.tls_key)) {
+            (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
+            (None, None) => None,
+            _ => return Err(SettingsError::HalfTls),
+        };
+        let wait = flags.wait_for_database.or(file.wait_for_database).unwrap_or_default();
+        let ms = |ms: Option<u64>, default| ms.map_or(default, Duration::from_millis);
+        let settings = Self {
+            listen: flags.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
+            data_dir,
+            database,
+            database_at_start: if wait { DatabaseAtStart::WaitFor } else { DatabaseAtStart::MustAnswer },
+            behind_proxy: flags.behind_proxy.or(file.behind_proxy).unwrap_or_default(),
+            tls,
+            log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
+            log: flags.log.or(file.log).unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+            docker_host: flags.docker_host.or(file.docker_host),
+            podman_host: flags.podman_host.or(file.podman_host),
+            open_metrics: flags.open_metrics.or(file.open_metrics).unwrap_or_default(),
+            open_openapi: flags.open_openapi.or(file.open_openapi).unwrap_or_default(),
+            body_bytes_max: flags.body_bytes_max.or(file.body_bytes_max).unwrap_or(DEFAULT_BODY_BYTES_MAX),
+            header_timeout: ms(flags.header_timeout_ms.or(file.header_timeout_ms), DEFAULT_HEADER_TIMEOUT),
+            body_timeout: ms(flags.body_timeout_ms.or(file.body_timeout_ms), DEFAULT_BODY_TIMEOUT),
+            connections_max: flags
+                .connections_max
+                .or(file.connections_max)
+                .unwrap_or(DEFAULT_CONNECTIONS_MAX),
+            requests_max: flags.requests_max.or(file.requests_max).unwrap_or(DEFAULT_REQUESTS_MAX),
+            drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
+            confidential,
+        };
+        settings.refuse_zeros()?;
+        Ok(settings)
+    }
+
+    /// Limits of zero would lock everybody out.
+    fn refuse_zeros(&self) -> Result<(), SettingsError> {
+        let limits = [
+            ("body_bytes_max", self.body_bytes_max == 0),
+            ("header_timeout_ms", self.header_timeout.is_zero()),
+            ("body_timeout_ms", self.body_timeout.is_zero()),
+            ("connections_max", self.connections_max == 0),
+            ("requests_max", self.requests_max == 0),
+        ];
+        limits.iter().find(|(_, zero)| *zero).map_or(Ok(()), |(name, _)| Err(SettingsError::Zero(name)))
+    }
+}
+
+/// Where data goes when nobody says: as the XDG convention has it, or `/var/lib/cofer` for a service of root's.
+pub fn default_data_dir(variable: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_DATA_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
+        .map(|base| base.join("cofer"))
+}
+
+fn read_file(path: &Path) -> Result<Layer, SettingsError> {
+    let read = std::fs::read_to_string(path);
+    let text = read.map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+    let malformed = |source| SettingsError::Malformed { path: path.to_owned(), source: Box::new(source) };
+    let table: toml::Table = text.parse().map_err(malformed)?;
+    let known = known_keys();
+    if let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) {
+        let suggestion = nearest(key, &known);
+        return Err(SettingsError::UnknownKey { path: path.to_owned(), key: key.clone(), suggestion });
+    }
+    toml::from_str(&text).map_err(malformed)
+}
+
+/// The file's keys are the flags' names. `serde` knows them, and tells when asked for a key that cannot exist.
+fn known_keys() -> Vec<&'static str> {
+    struct Fields(Vec<&'static str>);
+
+    impl<'de> serde::Deserializer<'de> for &mut Fields {
+        type Error = serde::de::value::Error;
+
+        fn deserialize_any<V: serde::de::Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(serde::de::Error::custom("only asked for its fields"))
+        }
+
+        fn deserialize_struct<V: serde::de::Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, Self::Error> {
+            self.0 = fields.to_vec();
+            self.deserialize_any(visitor)
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+            unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    let mut fields = Fields(Vec::new());
+    let _only_asked_for_its_fields = Layer::deserialize(&mut fields);
+    fields.0
+}
+
+fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
+    let scored = known.iter().map(|known| (strsim::jaro_winkler(key, known), *known));
+    let (similarity, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (similarity >= SUGGESTION_SIMILARITY_MIN).then_some(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nowhere(_: &str) -> Option<String> {
+        None
+    }
+
+    fn at_home(name: &str) -> Option<String> {
+        (name == "HOME").then(|| "/home/ada".to_owned())
+    }
+
+    /// The only caller of `decide` with a file: what comes of this text in the file.
+    fn with_file(text: &str, flags: Layer) -> Result<Settings, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cofer.toml");
+        std::fs::write(&path, text).unwrap();
+        Settings::decide(Layer { config: Some(path), ..flags }, at_home).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_at_all_gives_the_defaults() {
+        let settings = Settings::decide(Layer::default(), at_home).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:7070");
+        assert_eq!(settings.data_dir, Path::new("/home/ada/.local/share/cofer"));
+        assert_eq!(settings.database.to_string(), "sqlite:/home/ada/.local/share/cofer/cofer.db");
+    }
+
+    #[test]
+    fn a_flag_beats_the_file_and_the_file_beats_the_default() {
+        let flags = Layer { listen: Some("127.0.0.1:1".to_owned()), ..Layer::default() };
+        let settings = with_file("listen = '127.0.0.1:2'\nrequests_max = 7", flags).unwrap();
+        assert_eq!((settings.listen.as_str(), settings.requests_max), ("127.0.0.1:1", 7));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+        let error = with_file("lisen = 'x'", Layer::default()).unwrap_err();
+        assert!(error.ends_with("has an unknown key `lisen`; did you mean `listen`?"), "{error}");
+        let error = with_file("zzz = 1", Layer::default()).unwrap_err();
+        assert!(error.ends_with("has an unknown key `zzz`"), "{error}");
+    }
+
+    #[test]
+    fn the_file_cannot_name_another_file() {
+        assert!(with_file("config = 'other.toml'", Layer::default()).is_err());
+    }
+
+    #[test]
+    fn broken_files_are_refused() {
+        for text in ["listen = ", "listen = 7070", "requests_max = -1", "log_format = 'xml'", "[[listen]]"] {
+            assert!(with_file(text, Layer::default()).unwrap_err().contains("is not valid TOML"), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_of_zero_and_half_a_tls_are_refused() {
+        assert_eq!(
+            with_file("requests_max = 0", Layer::default()).unwrap_err(),
+            "the setting `requests_max` must not be zero"
+        );
+        assert!(with_file("tls_cert = 'a.pem'", Layer::default()).unwrap_err().contains("go together"));
+    }
+
+    #[test]
+    fn a_bad_master_key_is_named_and_not_shown() {
+        let variable = |name: &str| (name == "COFER_MASTER_KEY").then(|| "hunter2".to_owned());
+        let error = Settings::decide(Layer::default(), variable).unwrap_err();
+        assert!(format!("{error} {error:?}").contains("COFER_MASTER_KEY"));
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn without_a_home_the_data_directory_must_be_given() {
+        assert!(matches!(Settings::decide(Layer::default(), nowhere), Err(SettingsError::NoHome)));
+    }
+}

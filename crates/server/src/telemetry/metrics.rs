@@ -1,0 +1,70 @@
+//! Figures for Prometheus. Names begin with `cofer_`; those of the process itself are the customary ones.
+
+use std::time::Duration;
+
+use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+const REQUESTS: &str = "cofer_http_requests_total";
+const REQUEST_SECONDS: &str = "cofer_http_request_duration_seconds";
+const REQUESTS_IN_FLIGHT: &str = "cofer_http_requests_in_flight";
+const AUTH_FAILURES: &str = "cofer_auth_failures_total";
+const DATABASE_UP: &str = "cofer_database_up";
+const BUILD: &str = "cofer_build_info";
+const RESIDENT_BYTES: &str = "process_resident_memory_bytes";
+const OPEN_FILES: &str = "process_open_fds";
+const SECONDS_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// Starts counting. One recorder serves the whole process.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &SECONDS_BUCKETS)?
+        .install_recorder()?;
+    describe_counter!(REQUESTS, "Requests answered, by method, route and status");
+    describe_histogram!(REQUEST_SECONDS, "How long answering took, by route");
+    describe_gauge!(REQUESTS_IN_FLIGHT, "Requests being answered");
+    describe_counter!(AUTH_FAILURES, "Requests refused for want of a good token, by reason");
+    describe_gauge!(DATABASE_UP, "1 when the database answered the last check, else 0");
+    describe_gauge!(BUILD, "Always 1; the version is a label");
+    describe_gauge!(RESIDENT_BYTES, "Memory held by this process");
+    describe_gauge!(OPEN_FILES, "File descriptors open in this process");
+    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(handle)
+}
+
+pub(crate) fn request_began() {
+    gauge!(REQUESTS_IN_FLIGHT).increment(1.0);
+}
+
+pub(crate) fn request_ended(method: &str, route: &str, status: u16, took: Duration) {
+    gauge!(REQUESTS_IN_FLIGHT).decrement(1.0);
+    let (method, route) = (method.to_owned(), route.to_owned());
+    histogram!(REQUEST_SECONDS, "route" => route.clone()).record(took.as_secs_f64());
+    counter!(REQUESTS, "method" => method, "route" => route, "status" => status.to_string()).increment(1);
+}
+
+pub(crate) fn auth_failed(reason: &'static str) {
+    counter!(AUTH_FAILURES, "reason" => reason).increment(1);
+}
+
+pub(crate) fn database_is(up: bool) {
+    gauge!(DATABASE_UP).set(if up { 1.0 } else { 0.0 });
+}
+
+/// The page for Prometheus, with the process's own figures as of now.
+pub(crate) fn render(handle: &PrometheusHandle) -> String {
+    if let Some(bytes) = resident_bytes() {
+        gauge!(RESIDENT_BYTES).set(bytes);
+    }
+    if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
+        gauge!(OPEN_FILES).set(f64::from(u32::try_from(files.count()).unwrap_or(u32::MAX)));
+    }
+    handle.render()
+}
+
+fn resident_bytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
