@@ -1,0 +1,166 @@
+//! Fails a test on what it left behind, says exactly what that is, and removes it for the next test.
+//!
+//! ```no_run
+//! # use cofer_testkit::leaks::Leaks;
+//! let leaks = Leaks::watch(); // the first line of a test, so that it is dropped last
+//! let mut child = std::process::Command::new("cofer").envs([leaks.mark()]).spawn().unwrap();
+//! # child.kill().unwrap();
+//! leaks.assert_none(); // or let it drop, which does the same
+//! ```
+//!
+//! What belongs to a test is told by a mark it inherits: processes by the variable `COFER_TEST_RUN=<uuid>` in
+//! their environment, things in container engines by a label. Only what bears the mark is ever removed; what is
+//! found otherwise (an unmarked child of this process, or of a marked one) is reported and left alone.
+//!
+//! The check waits a little for things that are on their way out, and blocks its thread: drop what owns them
+//! first. It is made for a process per test (`cargo nextest`). Where tests share one, children of the process
+//! are nobody's in particular, so only the mark counts.
+
+mod descriptors;
+mod engines;
+mod processes;
+mod worktrees;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+pub use descriptors::Descriptors;
+use processes::Process;
+use worktrees::Worktrees;
+
+/// The variable that marks the processes of a test.
+pub const VARIABLE: &str = "COFER_TEST_RUN";
+/// The label that marks what a test makes in container engines, unless it says otherwise.
+pub const LABEL: &str = "cofer.test_run";
+
+const SETTLE_DEFAULT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Watches one test from its first line to its last.
+#[derive(Debug)]
+#[must_use = "dropping it ends the watch"]
+pub struct Leaks {
+    run: String,
+    label: String,
+    repositories: Vec<Worktrees>,
+    settle: Duration,
+    checked: bool,
+}
+
+impl Leaks {
+    pub fn watch() -> Self {
+        let run = Uuid::now_v7().to_string();
+        let label = format!("{LABEL}={run}");
+        Self { run, label, repositories: Vec::new(), settle: SETTLE_DEFAULT, checked: false }
+    }
+
+    /// Looks for this label (`name` or `name=value`) in container engines instead.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Looks for git worktrees added to this repository from now on.
+    pub fn repository(mut self, path: impl Into<PathBuf>) -> Self {
+        self.repositories.push(Worktrees::of(path.into()));
+        self
+    }
+
+    /// How long things may take to go away by themselves, 3 seconds unless told.
+    pub fn settle_for(mut self, settle: Duration) -> Self {
+        self.settle = settle;
+        self
+    }
+
+    /// Makes this process the parent of every orphan below it, so that also those are found which inherit no
+    /// mark, because somebody cleaned their environment, and whose parents were killed.
+    pub fn adopt_orphans(self) -> Self {
+        processes::adopt_orphans().expect("this process can adopt orphans");
+        self
+    }
+
+    /// The variable to give to every process the test starts: `command.envs([leaks.mark()])`.
+    pub fn mark(&self) -> (&'static str, &str) {
+        (VARIABLE, &self.run)
+    }
+
+    /// The label to give to what the test itself makes in container engines, as (name, value).
+    pub fn engine_label(&self) -> (&str, &str) {
+        self.label.split_once('=').unwrap_or((&self.label, ""))
+    }
+
+    /// Fails the test if anything is left.
+    pub fn assert_none(mut self) {
+        if let Some(report) = self.check() {
+            panic!("{report}");
+        }
+    }
+
+    /// Waits for things to settle; removes what is left then, and tells of it.
+    fn check(&mut self) -> Option<String> {
+        self.checked = true;
+        let deadline = Instant::now() + self.settle;
+        let mut left = self.find();
+        while !left.is_empty() && Instant::now() < deadline {
+            thread::sleep(POLL);
+            left = self.find();
+        }
+        if left.is_empty() {
+            return None;
+        }
+        let lines = left.iter().map(|leak| format!("\n  {leak} ({})", leak.remove(&self.run)));
+        Some(format!("the test left {} behind:{}", left.len(), lines.collect::<String>()))
+    }
+
+    fn find(&self) -> Vec<Leak> {
+        let processes = processes::find(&self.run).into_iter().map(Leak::Process);
+        let in_engines = engines::find(&self.label).into_iter().map(Leak::InEngine);
+        let worktrees = self.repositories.iter().flat_map(Worktrees::added).map(Leak::Worktree);
+        processes.chain(in_engines).chain(worktrees).collect()
+    }
+}
+
+impl Drop for Leaks {
+    fn drop(&mut self) {
+        if self.checked {
+            return;
+        }
+        if let Some(report) = self.check() {
+            // A test that already failed has its reason; a second panic would hide it by aborting.
+            assert!(thread::panicking(), "{report}");
+            eprintln!("{report}");
+        }
+    }
+}
+
+enum Leak {
+    Process(Process),
+    InEngine(engines::Found),
+    Worktree(worktrees::Added),
+}
+
+impl Leak {
+    /// Removes it, and says what became of it.
+    fn remove(&self, run: &str) -> String {
+        let removal = match self {
+            Self::Process(process) => process.kill(run),
+            Self::InEngine(found) => found.remove(),
+            Self::Worktree(added) => added.remove(),
+        };
+        removal.map_or_else(|reason| format!("left alone: {reason}"), str::to_owned)
+    }
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(process) => process.fmt(f),
+            Self::InEngine(found) => found.fmt(f),
+            Self::Worktree(added) => added.fmt(f),
+        }
+    }
+}
