@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 pub use descriptors::Descriptors;
-use processes::Process;
+use processes::{Process, Processes};
 use worktrees::Worktrees;
 
 /// The variable that marks the processes of a test.
@@ -44,7 +44,7 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 #[must_use = "dropping it ends the watch"]
 pub struct Leaks {
-    run: String,
+    processes: Processes,
     label: String,
     repositories: Vec<Worktrees>,
     settle: Duration,
@@ -55,7 +55,13 @@ impl Leaks {
     pub fn watch() -> Self {
         let run = Uuid::now_v7().to_string();
         let label = format!("{LABEL}={run}");
-        Self { run, label, repositories: Vec::new(), settle: SETTLE_DEFAULT, checked: false }
+        Self {
+            processes: Processes::of(run),
+            label,
+            repositories: Vec::new(),
+            settle: SETTLE_DEFAULT,
+            checked: false,
+        }
     }
 
     /// Looks for this label (`name` or `name=value`) in container engines instead.
@@ -85,7 +91,7 @@ impl Leaks {
 
     /// The variable to give to every process the test starts: `command.envs([leaks.mark()])`.
     pub fn mark(&self) -> (&'static str, &str) {
-        (VARIABLE, &self.run)
+        (VARIABLE, self.processes.run())
     }
 
     /// The label to give to what the test itself makes in container engines, as (name, value).
@@ -112,12 +118,12 @@ impl Leaks {
         if left.is_empty() {
             return None;
         }
-        let lines = left.iter().map(|leak| format!("\n  {leak} ({})", leak.remove(&self.run)));
+        let lines = left.iter().map(|leak| format!("\n  {leak} ({})", leak.remove(self.processes.run())));
         Some(format!("the test left {} behind:{}", left.len(), lines.collect::<String>()))
     }
 
     fn find(&self) -> Vec<Leak> {
-        let processes = processes::find(&self.run).into_iter().map(Leak::Process);
+        let processes = self.processes.find().into_iter().map(Leak::Process);
         let in_engines = engines::find(&self.label).into_iter().map(Leak::InEngine);
         let worktrees = self.repositories.iter().flat_map(Worktrees::added).map(Leak::Worktree);
         processes.chain(in_engines).chain(worktrees).collect()

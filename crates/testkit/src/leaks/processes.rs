@@ -1,6 +1,6 @@
 //! Processes that belong to a test: by the mark in their environment, or by descent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use std::{env, fmt, fs, io, process, thread};
 
@@ -15,34 +15,61 @@ const DEATH_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Process {
     pid: i32,
     parent: i32,
+    /// Since boot, in ticks: with the number, it tells this process from a later one of the same number.
+    started: u64,
     command: String,
     marked: bool,
 }
 
-/// Every living process of this run.
-pub(super) fn find(run: &str) -> Vec<Process> {
-    let mut all: BTreeMap<i32, Process> =
-        numbers_in("/proc").filter_map(|pid| Some((pid, read(pid, run)?))).collect();
-    let mut ours: BTreeSet<i32> =
-        all.values().filter(|process| process.marked).map(|process| process.pid).collect();
-    let me = process::id().cast_signed();
-    if process_per_test() {
-        ours.insert(me);
+/// The processes of one run, and how they are told from others.
+#[derive(Debug)]
+pub(super) struct Processes {
+    run: String,
+    /// Children of this process from before the watch began belong to somebody else, with all below them.
+    earlier: BTreeSet<(i32, u64)>,
+}
+
+impl Processes {
+    pub(super) fn of(run: String) -> Self {
+        let me = process::id().cast_signed();
+        let children = all(&run).into_iter().filter(|process| process.parent == me);
+        let earlier = children.map(|process| (process.pid, process.started)).collect();
+        Self { run, earlier }
     }
-    // Children may have smaller numbers than their parents, so go on until nothing is added.
-    loop {
-        let more: Vec<i32> = all
-            .values()
-            .filter(|process| ours.contains(&process.parent) && !ours.contains(&process.pid))
-            .map(|process| process.pid)
-            .collect();
-        if more.is_empty() {
-            break;
+
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Every living process that bears the mark or descends from one that does, or from this test.
+    pub(super) fn find(&self) -> Vec<Process> {
+        let all = all(&self.run);
+        let me = process::id().cast_signed();
+        let mut ours: BTreeSet<i32> =
+            all.iter().filter(|process| process.marked).map(|marked| marked.pid).collect();
+        if process_per_test() {
+            ours.insert(me);
         }
-        ours.extend(more);
+        // Children may have smaller numbers than their parents, so go on until nothing is added.
+        loop {
+            let before = ours.len();
+            for process in &all {
+                let earlier = self.earlier.contains(&(process.pid, process.started));
+                if ours.contains(&process.parent) && !earlier {
+                    ours.insert(process.pid);
+                }
+            }
+            if ours.len() == before {
+                break;
+            }
+        }
+        ours.remove(&me);
+        all.into_iter().filter(|process| ours.contains(&process.pid)).collect()
     }
-    ours.remove(&me);
-    ours.iter().filter_map(|pid| all.remove(pid)).collect()
+}
+
+fn all(run: &str) -> Vec<Process> {
+    numbers_in("/proc").filter_map(|pid| read(pid, run)).collect()
 }
 
 /// Whether this process runs a single test, so that its children are that test's.
@@ -72,7 +99,9 @@ fn read(pid: i32, run: &str) -> Option<Process> {
     }
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
-    Some(Process { pid, parent, command, marked: bears_mark(pid, run) })
+    // Of what follows the name, the parent is the second and the start the twentieth.
+    let started = fields.nth(17)?.parse().ok()?;
+    Some(Process { pid, parent, started, command, marked: bears_mark(pid, run) })
 }
 
 fn bears_mark(pid: i32, run: &str) -> bool {
