@@ -7,21 +7,27 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use super::POLL;
 use super::processes::numbers_in;
-
-const SETTLE_MAX: Duration = Duration::from_secs(3);
+use super::{POLL, SETTLE_DEFAULT};
 
 /// What a process had open at one moment.
 #[derive(Debug)]
 pub struct Descriptors {
     pid: u32,
     before: BTreeMap<String, usize>,
+    settle: Duration,
 }
 
 impl Descriptors {
     pub fn of(pid: u32) -> Self {
-        Self { pid, before: open_by_kind(pid) }
+        Self { pid, before: open_by_kind(pid), settle: SETTLE_DEFAULT }
+    }
+
+    /// How long descriptors may take to be closed, 3 seconds unless told.
+    #[must_use]
+    pub fn settle_for(mut self, settle: Duration) -> Self {
+        self.settle = settle;
+        self
     }
 
     /// How many are open now.
@@ -31,7 +37,7 @@ impl Descriptors {
 
     /// Fails the test if more than `slack` descriptors were added and stay open, naming them.
     pub fn assert_grown_by_at_most(&self, slack: usize) {
-        let deadline = Instant::now() + SETTLE_MAX;
+        let deadline = Instant::now() + self.settle;
         let mut added = self.added();
         while added.values().sum::<usize>() > slack && Instant::now() < deadline {
             thread::sleep(POLL);
