@@ -31,7 +31,7 @@ pub(super) const TOOLS: &[Tool] = &[
     Tool { name: "env", about: "Answers with its environment.", parameters: &[], runs: Runs::InOrder, run: env },
     Tool { name: "read_file", about: "Answers with the first MiB of a file.", parameters: &[text("path", "the file").required()], runs: Runs::Aside, run: read_file },
     Tool { name: "write_file", about: "Writes a file.", parameters: &[text("path", "the file").required(), text("text", "what is in it (nothing)")], runs: Runs::Aside, run: write_file },
-    Tool { name: "connect", about: "Tries to open a TCP connection.", parameters: &[text("address", "host:port").required(), count("ms", "how long to try (3000)")], runs: Runs::Aside, run: connect },
+    Tool { name: "connect", about: "Tries to open a TCP connection.", parameters: &[text("address", "number:port; a bare image resolves no names").required(), count("ms", "how long to try (3000)")], runs: Runs::Aside, run: connect },
 ];
 
 fn eat_memory(server: &Server, call: &Call) -> Reply {

@@ -9,7 +9,7 @@ use crate::wire;
 
 #[rustfmt::skip]
 pub(super) const TOOLS: &[Tool] = &[
-    Tool { name: "crash", about: "Dies: by exit code, or by signal (as process 1 of a container, where that is impossible, with 128 + signal or by an invalid instruction).", parameters: &[count("exit_code", "its exit code (that of --exit-code)"), choice("signal", Deadly::NAMES, "the signal to die of instead"), text("stderr", "a last line on stderr"), choice("answer", &["never", "first"], "whether the call is answered (never)")], runs: Runs::InOrder, run: crash },
+    Tool { name: "crash", about: "Dies: by exit code, or by signal (as process 1 of a container, where that is impossible, by exit code 128 + signal).", parameters: &[count("exit_code", "its exit code (that of --exit-code)"), choice("signal", Deadly::NAMES, "the signal to die of instead"), text("stderr", "a last line on stderr"), choice("answer", &["never", "first"], "whether the call is answered (never)")], runs: Runs::InOrder, run: crash },
     Tool { name: "spawn", about: "Starts children that sleep and answers with their pids, children's children included.", parameters: &[count("children", "how many (1)"), count("grandchildren", "how many of each child (0)"), switch("detached", "in sessions of their own (false)"), switch("ignore_sigterm", "ignoring SIGTERM, SIGINT and SIGHUP (false)"), switch("orphan_grandchildren", "the children exit at once and leave theirs to process 1 (false)"), switch("hold_stdout", "holding this server's stdout open (false)"), count("seconds", "how long they sleep (300)")], runs: Runs::Aside, run: spawn },
 ];
 
