@@ -4,15 +4,19 @@
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a helper of a test fails as a test does")]
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bollard::models::{NetworkCreateRequest, VolumeCreateRequest};
+use bollard::models::{ContainerCreateBody, NetworkCreateRequest, VolumeCreateRequest};
+use bollard::query_parameters::{CreateImageOptionsBuilder, RemoveImageOptions};
+use bollard::{Docker, body_full};
 use cofer_testkit::engines::{self, Engine};
 use cofer_testkit::leaks::{Descriptors, Leaks};
+use futures_util::TryStreamExt as _;
 
 fn quick(leaks: Leaks) -> Leaks {
     leaks.settle_for(Duration::from_millis(100))
@@ -183,22 +187,29 @@ fn descriptors_that_stay_open_are_counted_by_kind() {
 #[tokio::test]
 async fn what_is_left_in_docker_is_named_and_removed() {
     let Some(docker) = engines::docker() else { return };
-    networks_and_volumes_are_found_and_removed(&docker).await;
+    everything_labelled_is_found_and_removed(&docker).await;
 }
 
 #[tokio::test]
 async fn what_is_left_in_podman_is_named_and_removed() {
     let Some(podman) = engines::podman() else { return };
-    networks_and_volumes_are_found_and_removed(&podman).await;
+    everything_labelled_is_found_and_removed(&podman).await;
 }
 
-/// Containers need an image; those are proved where the bed has one.
-async fn networks_and_volumes_are_found_and_removed(engine: &Engine) {
+async fn everything_labelled_is_found_and_removed(engine: &Engine) {
     let leaks = quick(Leaks::watch());
     let (label, run) = leaks.engine_label();
-    let labels = Some([(label.to_owned(), run.to_owned())].into());
+    let labels = Some(HashMap::from([(label.to_owned(), run.to_owned())]));
     let name = format!("leak-{run}");
     let client = engine.client().await.unwrap();
+    import_empty_image(&client, &name).await;
+    let container = ContainerCreateBody {
+        image: Some(format!("{name}:latest")),
+        cmd: Some(vec!["/none".to_owned()]),
+        labels: labels.clone(),
+        ..Default::default()
+    };
+    client.create_container(None, container).await.unwrap();
     let volume =
         VolumeCreateRequest { name: Some(name.clone()), labels: labels.clone(), ..Default::default() };
     client.create_volume(volume).await.unwrap();
@@ -207,7 +218,19 @@ async fn networks_and_volumes_are_found_and_removed(engine: &Engine) {
 
     let label = format!("{label}={run}");
     let report = report(|| leaks.assert_none());
-    assert!(report.contains(&format!("{} volume {name} (removed)", engine.name())), "{report}");
-    assert!(report.contains(&format!("{} network {name} ", engine.name())), "{report}");
+    let engine = engine.name();
+    assert!(report.starts_with("the test left 3 behind:"), "{report}");
+    assert!(report.contains(&format!("{engine} container ")), "{report}");
+    assert!(report.contains(&format!("{engine} volume {name} (removed)")), "{report}");
+    assert!(report.contains(&format!("{engine} network {name} ")), "{report}");
     Leaks::watch().label(label).assert_none();
+    client.remove_image(&name, None::<RemoveImageOptions>, None).await.unwrap();
+}
+
+/// An image with nothing in it: enough for a container that is created and never started.
+async fn import_empty_image(client: &Docker, name: &str) {
+    const EMPTY_TAR: &[u8] = &[0; 1024];
+    let options = CreateImageOptionsBuilder::new().from_src("-").repo(name).tag("latest").build();
+    let import = client.create_image(Some(options), Some(body_full(EMPTY_TAR.into())), None);
+    import.try_collect::<Vec<_>>().await.unwrap();
 }

@@ -31,7 +31,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts the program with these flags. Most of them need no handshake.
     pub(crate) fn start(flags: &[&str]) -> Self {
-        let leaks = Leaks::watch();
+        let leaks = Leaks::watch_processes();
         let mut child = Command::new(env!("CARGO_BIN_EXE_misbehaving-mcp-server"))
             .args(flags)
             .envs([leaks.mark()])

@@ -64,22 +64,35 @@ async fn things(engine: &Engine, label: &str) -> Result<Vec<Thing>, Error> {
     let networks = ListNetworksOptionsBuilder::new().filters(&filter).build();
     let volumes = ListVolumesOptionsBuilder::new().filters(&filter).build();
 
-    let containers =
-        client.list_containers(Some(containers)).await?.into_iter().map(|container| Thing::Container {
-            id: container.id.unwrap_or_default(),
-            name: container.names.unwrap_or_default().join(" "),
-            state: container.status.unwrap_or_default(),
-        });
-    let networks = client.list_networks(Some(networks)).await?.into_iter().map(|network| Thing::Network {
+    let (containers, networks, volumes) = tokio::try_join!(
+        client.list_containers(Some(containers)),
+        client.list_networks(Some(networks)),
+        client.list_volumes(Some(volumes)),
+    )?;
+    let containers = containers.into_iter().map(|container| Thing::Container {
+        id: container.id.unwrap_or_default(),
+        name: container.names.unwrap_or_default().join(" "),
+        state: container.status.unwrap_or_default(),
+    });
+    let networks = networks.into_iter().map(|network| Thing::Network {
         id: network.id.unwrap_or_default(),
         name: network.name.unwrap_or_default(),
     });
-    let volumes = client.list_volumes(Some(volumes)).await?.volumes.unwrap_or_default().into_iter();
+    let volumes = volumes.volumes.unwrap_or_default().into_iter();
     let volumes = volumes.map(|volume| Thing::Volume { name: volume.name });
     Ok(containers.chain(networks).chain(volumes).collect())
 }
 
 impl Found {
+    pub(super) fn identity(&self) -> String {
+        let what = match &self.thing {
+            Thing::Container { id, .. } | Thing::Network { id, .. } => id,
+            Thing::Volume { name } => name,
+            Thing::Unknown { .. } => "unknown",
+        };
+        format!("{} {what}", self.engine.name())
+    }
+
     pub(super) fn remove(&self) -> Result<&'static str, String> {
         aside::run(async {
             let removal = async { self.thing.remove(&self.engine.client().await?).await };

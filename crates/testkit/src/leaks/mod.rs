@@ -21,6 +21,7 @@ mod engines;
 mod processes;
 mod worktrees;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::thread;
@@ -39,34 +40,38 @@ pub const LABEL: &str = "cofer.test_run";
 
 const SETTLE_DEFAULT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
+/// A process may start another one just before it is killed.
+const REMOVAL_ROUNDS_MAX: usize = 10;
 
 /// Watches one test from its first line to its last.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watch"]
 pub struct Leaks {
     processes: Processes,
-    label: String,
+    /// None when only processes are watched.
+    label: Option<String>,
     repositories: Vec<Worktrees>,
     settle: Duration,
     checked: bool,
 }
 
 impl Leaks {
+    /// Watches processes, and every container engine of the bed.
     pub fn watch() -> Self {
-        let run = Uuid::now_v7().to_string();
-        let label = format!("{LABEL}={run}");
-        Self {
-            processes: Processes::of(run),
-            label,
-            repositories: Vec::new(),
-            settle: SETTLE_DEFAULT,
-            checked: false,
-        }
+        let leaks = Self::watch_processes();
+        let label = format!("{LABEL}={}", leaks.processes.run());
+        leaks.label(label)
+    }
+
+    /// Watches processes alone: for tests that cannot touch an engine, because asking them takes its time.
+    pub fn watch_processes() -> Self {
+        let processes = Processes::of(Uuid::now_v7().to_string());
+        Self { processes, label: None, repositories: Vec::new(), settle: SETTLE_DEFAULT, checked: false }
     }
 
     /// Looks for this label (`name` or `name=value`) in container engines instead.
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = label.into();
+        self.label = Some(label.into());
         self
     }
 
@@ -96,7 +101,8 @@ impl Leaks {
 
     /// The label to give to what the test itself makes in container engines, as (name, value).
     pub fn engine_label(&self) -> (&str, &str) {
-        self.label.split_once('=').unwrap_or((&self.label, ""))
+        let label = self.label.as_deref().expect("this watch is of processes alone");
+        label.split_once('=').unwrap_or((label, ""))
     }
 
     /// Fails the test if anything is left.
@@ -118,13 +124,28 @@ impl Leaks {
         if left.is_empty() {
             return None;
         }
-        let lines = left.iter().map(|leak| format!("\n  {leak} ({})", leak.remove(self.processes.run())));
-        Some(format!("the test left {} behind:{}", left.len(), lines.collect::<String>()))
+        Some(self.remove(left))
+    }
+
+    /// Removes what was found, and what was born of it meanwhile, and tells of each once.
+    fn remove(&self, mut left: Vec<Leak>) -> String {
+        let mut told = BTreeSet::new();
+        let mut lines = Vec::new();
+        for _ in 0..REMOVAL_ROUNDS_MAX {
+            left.retain(|leak| told.insert(leak.identity()));
+            if left.is_empty() {
+                break;
+            }
+            let run = self.processes.run();
+            lines.extend(left.iter().map(|leak| format!("\n  {leak} ({})", leak.remove(run))));
+            left = self.find();
+        }
+        format!("the test left {} behind:{}", lines.len(), lines.concat())
     }
 
     fn find(&self) -> Vec<Leak> {
         let processes = self.processes.find().into_iter().map(Leak::Process);
-        let in_engines = engines::find(&self.label).into_iter().map(Leak::InEngine);
+        let in_engines = self.label.iter().flat_map(|label| engines::find(label)).map(Leak::InEngine);
         let worktrees = self.repositories.iter().flat_map(Worktrees::added).map(Leak::Worktree);
         processes.chain(in_engines).chain(worktrees).collect()
     }
@@ -150,6 +171,15 @@ enum Leak {
 }
 
 impl Leak {
+    /// What stays the same while it exists, unlike its state or its parent.
+    fn identity(&self) -> String {
+        match self {
+            Self::Process(process) => process.identity(),
+            Self::InEngine(found) => found.identity(),
+            Self::Worktree(added) => added.to_string(),
+        }
+    }
+
     /// Removes it, and says what became of it.
     fn remove(&self, run: &str) -> String {
         let removal = match self {

@@ -8,6 +8,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::{POLL, VARIABLE};
 
+/// The kernel's flag of its own threads, in the flags of `/proc/<pid>/stat`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+const LOOKS_WITHOUT_COMMAND_MAX: u32 = 50;
+const LOOKS_WITHOUT_ENVIRONMENT_MAX: u32 = 3;
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(2);
 const DEATH_MAX: Duration = Duration::from_secs(5);
 
 /// A process as seen in `/proc`.
@@ -86,39 +91,63 @@ pub(super) fn numbers_in(folder: &str) -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// One that is gone, or dead and only not yet waited for, is none.
+/// One that is gone, or dead and only not yet waited for, is none; neither is one of the kernel's own.
 fn read(pid: i32, run: &str) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may itself contain any character.
     let (_, after_name) = stat.rsplit_once(") ")?;
-    let mut fields = after_name.split(' ');
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    if matches!(state, "Z" | "X") {
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    let (state, parent, flags, started) = (fields.first()?, fields.get(1)?, fields.get(6)?, fields.get(19)?);
+    let of_the_kernel = flags.parse::<u64>().ok()? & PF_KTHREAD != 0;
+    if matches!(*state, "Z" | "X") || of_the_kernel {
         return None;
     }
-    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
-    // Of what follows the name, the parent is the second and the start the twentieth.
-    let started = fields.nth(17)?.parse().ok()?;
-    Some(Process { pid, parent, started, command, marked: bears_mark(pid, run) })
+    let (command, environment) = memory(pid)?;
+    let mark = format!("{VARIABLE}={run}");
+    Some(Process {
+        pid,
+        parent: parent.parse().ok()?,
+        started: started.parse().ok()?,
+        command: String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " "),
+        marked: environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()),
+    })
 }
 
-fn bears_mark(pid: i32, run: &str) -> bool {
-    let mark = format!("{VARIABLE}={run}");
-    // Another user's environment cannot be read; such a process is not ours to end either.
-    fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()))
+/// The command line and the environment.
+///
+/// For a moment, while it turns into another program, a process has neither. Missing the mark then would mean
+/// missing the leak, so this looks again; a process that really has none of them is rare.
+fn memory(pid: i32) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut looks = 0;
+    loop {
+        // Another user's environment cannot be read; such a process is not ours to end either.
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_else(|_| b"?".to_vec());
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        looks += 1;
+        let looks_max = match (command.is_empty(), environment.is_empty()) {
+            (true, _) => LOOKS_WITHOUT_COMMAND_MAX,
+            (false, true) => LOOKS_WITHOUT_ENVIRONMENT_MAX,
+            (false, false) => 1,
+        };
+        if looks >= looks_max {
+            return Some((command, environment));
+        }
+        thread::sleep(LOOK_AGAIN_AFTER);
+    }
 }
 
 impl Process {
+    pub(super) fn identity(&self) -> String {
+        format!("process {} started at {}", self.pid, self.started)
+    }
+
     /// Kills it if it bears the mark, and waits until it is gone.
     pub(super) fn kill(&self, run: &str) -> Result<&'static str, String> {
         let handle = Pid::from_raw(self.pid).ok_or("no such number").and_then(|pid| {
             rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|_| "gone by itself")
         })?;
-        // Looked at through the handle's eyes: the number may have a new owner since it was found.
-        if !bears_mark(self.pid, run) {
+        // Looked at again once it is held: the number may have had a new owner since it was found.
+        if !read(self.pid, run).is_some_and(|process| process.marked) {
             return Err("it bears no mark".to_owned());
         }
         rustix::process::pidfd_send_signal(&handle, Signal::KILL).map_err(|error| error.to_string())?;
