@@ -5,7 +5,7 @@
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cofer_testkit::leaks::Leaks;
@@ -21,6 +21,7 @@ pub(crate) struct Peer {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Receiver<Vec<u8>>,
+    stdout_reader: Option<JoinHandle<()>>,
     stderr: Receiver<Vec<u8>>,
     kept: Vec<Value>,
     id_next: u64,
@@ -41,9 +42,18 @@ impl Peer {
             .spawn()
             .expect("the program starts");
         let stdin = child.stdin.take();
-        let stdout = lines_of(child.stdout.take().expect("it was piped"));
-        let stderr = lines_of(child.stderr.take().expect("it was piped"));
-        Self { child, stdin, stdout, stderr, kept: Vec::new(), id_next: 1, leaks: Some(leaks) }
+        let (stdout, reader) = lines_of(child.stdout.take().expect("it was piped"));
+        let (stderr, _) = lines_of(child.stderr.take().expect("it was piped"));
+        Self {
+            child,
+            stdin,
+            stdout,
+            stdout_reader: Some(reader),
+            stderr,
+            kept: Vec::new(),
+            id_next: 1,
+            leaks: Some(leaks),
+        }
     }
 
     pub(crate) fn send_line(&mut self, line: &str) {
@@ -145,6 +155,13 @@ impl Peer {
         String::from_utf8(lines.flatten().collect()).expect("stdout is text")
     }
 
+    /// Closes this end of stdout. The reader notices that nobody listens with the next line, so it is given one.
+    pub(crate) fn close_stdout(&mut self) {
+        self.stdout = channel().1;
+        self.request("ping", &json!({}));
+        self.stdout_reader.take().expect("it is closed once").join().expect("the reader ends");
+    }
+
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
@@ -196,9 +213,9 @@ pub(crate) fn text_of(answer: &Value) -> String {
 }
 
 /// Hands on each line as soon as it is there; the channel ends with the stream.
-fn lines_of(stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+fn lines_of(stream: impl Read + Send + 'static) -> (Receiver<Vec<u8>>, JoinHandle<()>) {
     let (sender, receiver) = channel();
-    thread::spawn(move || {
+    let reader = thread::spawn(move || {
         let mut stream = BufReader::new(stream);
         loop {
             let mut line = Vec::new();
@@ -208,5 +225,5 @@ fn lines_of(stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
             }
         }
     });
-    receiver
+    (receiver, reader)
 }
