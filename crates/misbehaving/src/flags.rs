@@ -1,4 +1,4 @@
-//! How it is told to misbehave from the start. One table is the parser, the help and the list in the report.
+//! How it is told to misbehave from the start. One table is both the parser and the help.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -165,6 +165,12 @@ fn a_serial_server_reads_nothing_more_until_it_has_answered() {
 }
 
 #[test]
+fn other_tests_find_this_very_program() {
+    let found = cofer_testkit::misbehaving::program();
+    assert_eq!(found, std::path::Path::new(env!("CARGO_BIN_EXE_misbehaving-mcp-server")));
+}
+
+#[test]
 fn the_help_names_every_flag_and_tool_and_a_wrong_flag_is_refused() {
     let mut peer = Peer::start(&["--help"]);
     assert_eq!(peer.exit_status().code(), Some(0));
