@@ -1,1 +1,16 @@
-//! placeholder
+//! How do we break it on purpose, and how do we know that nothing was left behind?
+//!
+//! - `engines` says what the test bed offers (Docker, Podman, `PostgreSQL`), and skips aloud what it does not.
+//! - `chaos_proxy` stands between a client and a server and cuts, freezes or delays what flows.
+//! - `leaks` fails a test that leaves processes, containers, worktrees or descriptors behind.
+//! - `misbehaving` finds the program of `crates/misbehaving`, an MCP server that does everything wrong on request.
+//!
+//! Everything here panics when it cannot do its part: it runs in tests, and a panic is how a test fails.
+
+#![expect(clippy::expect_used, reason = "a test kit that cannot do its part must fail the test")]
+
+mod aside;
+pub mod chaos_proxy;
+pub mod engines;
+pub mod leaks;
+pub mod misbehaving;
