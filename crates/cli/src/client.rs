@@ -19,17 +19,17 @@ use crate::exit::Failure;
 use crate::output::with_spinner;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
-const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+const ANSWER_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Which server to talk to.
 #[derive(Debug, Args)]
 pub struct Server {
     /// Address of the server [default: the one running on this machine]
-    #[arg(long, env = "COFER_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
     url: Option<String>,
 
     /// Data directory of the server on this machine [default: ~/.local/share/cofer]
-    #[arg(long, env = "COFER_DATA_DIR", value_name = "DIR")]
+    #[arg(long, global = true, env = "COFER_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 

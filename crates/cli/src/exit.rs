@@ -37,7 +37,6 @@ impl Failure {
         Self::new(kind, message)
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "used as a function in map_err")]
     pub fn internal(error: impl Error + 'static) -> Self {
         Self::caused(Kind::Internal, &error)
     }

@@ -66,7 +66,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Token(token) => token.run(format).await?,
             Command::Secret(secret) => secret.run(format).await?,
             Command::Completions(completions) => completions.run(),
-            Command::Version(version) => version.run(format).await?,
+            Command::Version(version) => version.run(format).await,
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -102,7 +102,9 @@ mod tests {
 
     fn mask_of(values: &[&str]) -> Mask {
         let mut mask = Mask::default();
-        values.iter().for_each(|value| mask.hide(&SecretString::from(*value)));
+        for value in values {
+            mask.hide(&SecretString::from(*value));
+        }
         mask
     }
 

@@ -133,7 +133,8 @@ pub async fn find(
 }
 
 async fn ask(kind: EngineKind, endpoint: &str) -> Result<Engine, bollard::errors::Error> {
-    let engine = connect(endpoint)?;
+    // Engines live for years; they are spoken to in the newest version they know.
+    let engine = connect(endpoint)?.negotiate_version().await?;
     let info = engine.info().await?;
     let options = info.security_options.unwrap_or_default();
     let mut runtimes: Vec<_> = info.runtimes.unwrap_or_default().into_keys().collect();

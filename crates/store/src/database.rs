@@ -164,7 +164,7 @@ impl OpenError {
         match url.clone() {
             DatabaseUrl::Sqlite(path) if is_damage(&source) => Self::Damaged { path, source },
             DatabaseUrl::Sqlite(path) => Self::File { path, source },
-            url if is_outage(&source) => Self::Unreachable { url, source },
+            url @ DatabaseUrl::Postgres(_) if is_outage(&source) => Self::Unreachable { url, source },
             url @ DatabaseUrl::Postgres(_) => Self::Refused { url, source },
         }
     }

@@ -124,15 +124,16 @@ mod tests {
     #[test]
     fn a_sealed_value_opens_only_in_its_place_and_with_its_key() {
         let (key, project, other) = (MasterKey::generate(), ProjectId::generate(), ProjectId::generate());
-        let sealed = key.seal(Place::Secret(project, &name("A")), b"value");
+        let (a, b) = (name("A"), name("B"));
+        let sealed = key.seal(Place::Secret(project, &a), b"value");
         let open =
             |key: &MasterKey, place| key.open(place, &sealed).map(|clear| clear.expose_secret().to_owned());
 
-        assert_eq!(open(&key, Place::Secret(project, &name("A"))).as_deref(), Ok("value"));
-        assert_eq!(open(&key, Place::Secret(project, &name("B"))), Err(DoesNotOpen));
-        assert_eq!(open(&key, Place::Secret(other, &name("A"))), Err(DoesNotOpen));
+        assert_eq!(open(&key, Place::Secret(project, &a)).as_deref(), Ok("value"));
+        assert_eq!(open(&key, Place::Secret(project, &b)), Err(DoesNotOpen));
+        assert_eq!(open(&key, Place::Secret(other, &a)), Err(DoesNotOpen));
         assert_eq!(open(&key, Place::Check), Err(DoesNotOpen));
-        assert_eq!(open(&MasterKey::generate(), Place::Secret(project, &name("A"))), Err(DoesNotOpen));
+        assert_eq!(open(&MasterKey::generate(), Place::Secret(project, &a)), Err(DoesNotOpen));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How do we break it on purpose, and how do we know that nothing was left behind?
 //!
+//! - `app` runs the real `cofer` as a process of its own.
 //! - `engines` says what the test bed offers (Docker, Podman, `PostgreSQL`), and skips aloud what it does not.
 //! - `chaos_proxy` stands between a client and a server and cuts, freezes or delays what flows.
 //! - `leaks` fails a test that leaves processes, containers, worktrees or descriptors behind.
@@ -9,6 +10,7 @@
 
 #![expect(clippy::expect_used, reason = "a test kit that cannot do its part must fail the test")]
 
+pub mod app;
 mod aside;
 pub mod chaos_proxy;
 pub mod engines;

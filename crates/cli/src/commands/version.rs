@@ -4,7 +4,6 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::client::Server;
-use crate::exit::Failure;
 use crate::output::Format;
 
 #[derive(Debug, Args)]
@@ -14,15 +13,13 @@ pub struct Version {
 }
 
 impl Version {
-    #[expect(clippy::unnecessary_wraps, reason = "every command can fail; this one only has not yet")]
-    pub async fn run(self, format: Format) -> Result<(), Failure> {
+    pub async fn run(self, format: Format) {
         let program = env!("CARGO_PKG_VERSION");
         let server = self.ask().await;
         format.print(&json!({"client": program, "server": server}), || match server.as_str() {
             Some(server) => format!("cofer {program} (server {server})"),
             None => format!("cofer {program} (no server running)"),
         });
-        Ok(())
     }
 
     /// A server that is not there is nothing wrong here.

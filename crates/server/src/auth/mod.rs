@@ -57,10 +57,6 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn require(&self, scope: Scope) -> Result<(), ApiError> {
-        if self.token.scopes.contains(&scope) { Ok(()) } else { Err(ApiError::missing_scope(scope)) }
-    }
-
     /// For what concerns every project.
     pub fn require_all_projects(&self) -> Result<(), ApiError> {
         let Some(project) = &self.token.project else { return Ok(()) };
@@ -87,6 +83,33 @@ impl Caller {
     pub fn has(&self, scope: Scope) -> bool {
         self.token.scopes.contains(&scope)
     }
+}
+
+/// A caller who has a scope, checked before anything else of the request is looked at.
+macro_rules! scoped_caller {
+    ($(#[$doc:meta])* $name:ident, $scope:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name(pub Caller);
+
+        impl FromRequestParts<App> for $name {
+            type Rejection = ApiError;
+
+            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+                let caller = Caller::from_request_parts(parts, app).await?;
+                if caller.has($scope) { Ok(Self(caller)) } else { Err(ApiError::missing_scope($scope)) }
+            }
+        }
+    };
+}
+
+scoped_caller! {
+    /// May read: `admin:read`.
+    Reader, Scope::AdminRead
+}
+scoped_caller! {
+    /// May change: `admin:write`.
+    Writer, Scope::AdminWrite
 }
 
 impl FromRequestParts<App> for Caller {

@@ -71,6 +71,10 @@ async fn read(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        // serde would take an array for an object, field by field.
+        return Err(ApiError::invalid("", "the body must be a JSON object"));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
@@ -81,17 +85,32 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 }
 
 fn refuse(path: &str, error: &serde_json::Error) -> ApiError {
-    let what = shown_whole(&error.to_string());
+    let message = error.to_string();
     match error.classify() {
         Category::Data => {
-            let field = field_at(path, &what);
+            let field = field_at(path, &message);
+            let what = without_values(&message);
             let message = if field.is_empty() { what } else { format!("`{}`: {what}", shown(&field)) };
             ApiError::invalid(shown(&field), message)
         }
         Category::Syntax | Category::Eof | Category::Io => {
-            ApiError::new(Kind::Malformed, format!("the body is not valid JSON: {what}"))
+            ApiError::new(Kind::Malformed, format!("the body is not valid JSON: {}", shown_whole(&message)))
         }
     }
+}
+
+/// serde's words without what was sent: that may be a secret in the wrong place.
+fn without_values(message: &str) -> String {
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    let quotes_a_value = ["invalid type: ", "invalid value: ", "unknown variant "]
+        .iter()
+        .any(|start| message.starts_with(start));
+    let expected = message.rsplit_once(", expected ").filter(|_| quotes_a_value);
+    shown_whole(&match expected {
+        Some((_, expected)) if expected.starts_with("struct ") => "expected an object".to_owned(),
+        Some((_, expected)) => format!("expected {expected}"),
+        None => message.to_owned(),
+    })
 }
 
 /// The field an error is about. For one that is missing or unknown, the path ends at its parent and the message names it.
@@ -167,25 +186,43 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_field_wherever_it_is() {
-        insta::assert_snapshot!(
-            [
-                r#"{"name":"a","colour":"red"}"#,
-                "{}",
-                r#"{"name":7}"#,
-                r#"{"name":"a/b"}"#,
+        for (body, expected) in [
+            (r#"{"name":"a","colour":"red"}"#, r#"validation_error "colour""#),
+            ("{}", r#"validation_error "name""#),
+            (r#"{"name":7}"#, r#"validation_error "name""#),
+            (r#"{"name":"a/b"}"#, r#"validation_error "name""#),
+            (
                 r#"{"name":"a","ports":[{"number":1},{"number":"x"}]}"#,
-                r#"{"name":"a","ports":[{"numbr":1}]}"#,
-                r#"{"name":"a","ports":[{}]}"#,
-                "[]",
-                r#""text""#,
-                r#"{"name":"a"} {}"#,
-                r#"{"name":"#,
-                "",
-                "\u{0}",
-            ]
-            .map(|body| format!("{body} -> {}", refusal(body)))
-            .join("\n")
-        );
+                r#"validation_error "ports[1].number""#,
+            ),
+            (r#"{"name":"a","ports":[{"numbr":1}]}"#, r#"validation_error "ports[0].numbr""#),
+            (r#"{"name":"a","ports":[{}]}"#, r#"validation_error "ports[0].number""#),
+            (r#"["a"]"#, r#"validation_error """#),
+            (r#""text""#, r#"validation_error """#),
+            (r#"{"name":"a"} {}"#, "bad_request "),
+            (r#"{"name":"#, "bad_request "),
+            ("", "bad_request "),
+            ("\u{0}", "bad_request "),
+        ] {
+            assert_eq!(refusal(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_not_repeated() {
+        for body in [
+            r#""hunter2, expected x""#,
+            r#"{"name":["hunter2"]}"#,
+            r#"{"name":"a","ports":"hunter2"}"#,
+            r#"{"name":"a","ports":[{"number":"hunter2"}]}"#,
+        ] {
+            let error = parse::<Sent>(body.as_bytes()).unwrap_err();
+            assert!(
+                error.message.contains("expected ") && !error.message.contains("hunter2"),
+                "{}",
+                error.message
+            );
+        }
     }
 
     proptest! {

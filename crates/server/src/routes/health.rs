@@ -7,11 +7,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bytes::Bytes;
-use cofer_model::Scope;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::Reader;
 use crate::http::ApiError;
 use crate::http::error::{Envelope, chain};
 use crate::telemetry::metrics;
@@ -86,9 +85,9 @@ async fn database_trouble(app: &App) -> Option<String> {
 /// Figures for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(("bearer" = ["admin:read"])),
     responses((status = 200, body = String, content_type = "text/plain"), (status = "default", body = Envelope)))]
-pub async fn metrics(State(app): State<App>, caller: Result<Caller, ApiError>) -> Result<Response, ApiError> {
+pub async fn metrics(State(app): State<App>, reader: Result<Reader, ApiError>) -> Result<Response, ApiError> {
     if !app.settings.open_metrics {
-        caller?.require(Scope::AdminRead)?;
+        reader?;
     }
     let page = metrics::render(&app.metrics);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
@@ -110,10 +109,10 @@ impl Document {
 pub async fn openapi(
     State(app): State<App>,
     Extension(Document(document)): Extension<Document>,
-    caller: Result<Caller, ApiError>,
+    reader: Result<Reader, ApiError>,
 ) -> Result<Response, ApiError> {
     if !app.settings.open_openapi {
-        caller?.require(Scope::AdminRead)?;
+        reader?;
     }
     Ok(([(header::CONTENT_TYPE, "application/json")], document).into_response())
 }

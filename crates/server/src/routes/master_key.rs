@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::extract::State;
-use cofer_model::{Moment, Scope};
+use cofer_model::Moment;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::Writer;
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 
@@ -21,8 +21,7 @@ pub struct Rotated {
 /// Makes a new master key and seals every secret anew with it, all or none.
 #[utoipa::path(post, path = "/api/v1/master-key/rotate", tag = "secrets", security(("bearer" = ["admin:write"])),
     responses((status = 200, body = Rotated), (status = "default", body = Envelope)))]
-pub async fn rotate(State(app): State<App>, caller: Caller) -> Result<Json<Rotated>, ApiError> {
-    caller.require(Scope::AdminWrite)?;
+pub async fn rotate(State(app): State<App>, Writer(caller): Writer) -> Result<Json<Rotated>, ApiError> {
     caller.require_all_projects()?;
     let rotation = app.keyring.rotate(&app.store, Moment::now()).await?;
     Ok(Json(Rotated { fingerprint: rotation.fingerprint, secrets: rotation.secrets }))

@@ -3,13 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use cofer_model::{Kind, Moment, Namespacing, Project, ProjectName, Scope};
+use cofer_model::{Kind, Moment, Namespacing, Project, ProjectName};
 use cofer_store::{NewProject, ProjectChange};
 use serde::Deserialize;
 
 use super::project;
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Reader, Writer};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path};
@@ -38,8 +38,7 @@ pub struct ChangeProject {
 /// All projects that the token may see.
 #[utoipa::path(get, path = "/api/v1/projects", tag = "projects", security(("bearer" = ["admin:read"])),
     responses((status = 200, body = [Project]), (status = "default", body = Envelope)))]
-pub async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Project>>, ApiError> {
-    caller.require(Scope::AdminRead)?;
+pub async fn list(State(app): State<App>, Reader(caller): Reader) -> Result<Json<Vec<Project>>, ApiError> {
     let mut projects = app.store.projects().await?;
     projects.retain(|project| caller.may_see(project.id));
     Ok(Json(projects))
@@ -51,10 +50,9 @@ pub async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Pro
     responses((status = 201, body = Project), (status = "default", body = Envelope)))]
 pub async fn create(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Body(new): Body<CreateProject>,
 ) -> Result<(StatusCode, Json<Project>), ApiError> {
-    caller.require(Scope::AdminWrite)?;
     caller.require_all_projects()?;
     check_description(&new.description)?;
     let new = NewProject { name: new.name, description: new.description, namespacing: new.namespacing };
@@ -73,10 +71,9 @@ pub async fn create(
     responses((status = 200, body = Project), (status = "default", body = Envelope)))]
 pub async fn show(
     State(app): State<App>,
-    caller: Caller,
+    Reader(caller): Reader,
     Path(reference): Path<String>,
 ) -> Result<Json<Project>, ApiError> {
-    caller.require(Scope::AdminRead)?;
     Ok(Json(project(&app, &caller, &reference).await?))
 }
 
@@ -86,11 +83,10 @@ pub async fn show(
     responses((status = 200, body = Project), (status = "default", body = Envelope)))]
 pub async fn change(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Path(reference): Path<String>,
     Body(change): Body<ChangeProject>,
 ) -> Result<Json<Project>, ApiError> {
-    caller.require(Scope::AdminWrite)?;
     let current = project(&app, &caller, &reference).await?;
     let renamed = change.name.as_ref().is_some_and(|name| *name != current.name);
     if current.is_default() && renamed {
@@ -114,10 +110,9 @@ pub async fn change(
     responses((status = 204), (status = "default", body = Envelope)))]
 pub async fn remove(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Path(reference): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::AdminWrite)?;
     let project = project(&app, &caller, &reference).await?;
     caller.require_all_projects()?;
     if project.is_default() {

@@ -4,13 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use cofer_model::secret::SECRET_BYTES_MAX;
-use cofer_model::{Moment, Reference, Scope, SecretEntry, SecretName};
+use cofer_model::{Moment, Reference, SecretEntry, SecretName};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::project;
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Reader, Writer};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path};
@@ -28,10 +28,9 @@ pub struct PutSecret {
     responses((status = 200, body = [SecretEntry]), (status = "default", body = Envelope)))]
 pub async fn list(
     State(app): State<App>,
-    caller: Caller,
+    Reader(caller): Reader,
     Path(reference): Path<String>,
 ) -> Result<Json<Vec<SecretEntry>>, ApiError> {
-    caller.require(Scope::AdminRead)?;
     let project = project(&app, &caller, &reference).await?;
     Ok(Json(app.store.secrets(project.id).await?))
 }
@@ -43,11 +42,10 @@ pub async fn list(
     responses((status = 200, body = SecretEntry), (status = "default", body = Envelope)))]
 pub async fn put(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Path((reference, name)): Path<(String, String)>,
     Body(PutSecret { value }): Body<PutSecret>,
 ) -> Result<Json<SecretEntry>, ApiError> {
-    caller.require(Scope::AdminWrite)?;
     let project = project(&app, &caller, &reference).await?;
     let name = SecretName::try_from(name).map_err(|error| ApiError::invalid("name", error.to_string()))?;
     check_value(&value)?;
@@ -64,10 +62,9 @@ pub async fn put(
     responses((status = 204), (status = "default", body = Envelope)))]
 pub async fn remove(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Path((reference, name)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::AdminWrite)?;
     let project = project(&app, &caller, &reference).await?;
     let no_such_secret = || ApiError::not_found("secret", &Reference::Name(name.clone()));
     let valid = SecretName::try_from(name.clone()).map_err(|_| no_such_secret())?;

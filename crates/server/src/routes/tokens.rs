@@ -13,7 +13,7 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Caller, Reader, Writer};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path};
@@ -43,8 +43,7 @@ pub struct CreatedToken {
 /// All tokens that this one may see, without the tokens themselves.
 #[utoipa::path(get, path = "/api/v1/tokens", tag = "tokens", security(("bearer" = ["admin:read"])),
     responses((status = 200, body = [Token]), (status = "default", body = Envelope)))]
-pub async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Token>>, ApiError> {
-    caller.require(Scope::AdminRead)?;
+pub async fn list(State(app): State<App>, Reader(caller): Reader) -> Result<Json<Vec<Token>>, ApiError> {
     let tokens = app.store.tokens(caller.confined_to()).await?;
     Ok(Json(app.doorkeeper.with_latest_uses(tokens)))
 }
@@ -55,10 +54,9 @@ pub async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Vec<Tok
     responses((status = 201, body = CreatedToken), (status = "default", body = Envelope)))]
 pub async fn create(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Body(asked): Body<CreateToken>,
 ) -> Result<(StatusCode, Json<CreatedToken>), ApiError> {
-    caller.require(Scope::AdminWrite)?;
     check_scopes(&caller, &asked.scopes)?;
     let now = Moment::now();
     let expires_at = asked.expires_in_seconds.map(|seconds| expiry(now, seconds)).transpose()?;
@@ -80,10 +78,9 @@ pub async fn create(
     responses((status = 204), (status = "default", body = Envelope)))]
 pub async fn remove(
     State(app): State<App>,
-    caller: Caller,
+    Writer(caller): Writer,
     Path(text): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(Scope::AdminWrite)?;
     let Ok(reference) = text.parse::<Reference>();
     let tokens = app.store.tokens(caller.confined_to()).await?;
     let token = find(&tokens, &reference)?;

@@ -1,0 +1,190 @@
+//! Clients that are huge, slow, many or malicious. The answer is a clear refusal, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use cofer_testkit::app::App;
+use cofer_testkit::leaks::Descriptors;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::{serving, start};
+
+async fn connect(app: &App) -> TcpStream {
+    TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap()
+}
+
+/// What comes back before the server hangs up.
+async fn answer_until_closed(client: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), client.read_to_end(&mut answer)).await;
+    // A reset is a way of hanging up, too.
+    let _ = read.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_body_of_100_megabytes_is_refused_without_being_kept() {
+    let app = serving().await;
+    let before = resident_kib(app.pid());
+    let body = vec![b' '; 100 << 20];
+    let request = app.request(reqwest::Method::POST, "/api/v1/projects").bearer_auth(&app.token);
+    let sent = request.header("content-type", "application/json").body(body).send().await;
+    // The refusal may come while the client still sends; then it sees the refusal or a broken pipe.
+    if let Ok(answer) = sent {
+        assert_eq!(answer.status(), 413);
+    }
+    let grown = resident_kib(app.pid()).saturating_sub(before);
+    assert!(grown < 64 << 10, "it kept {grown} KiB");
+    assert_eq!(app.get("/api/v1/projects").await.status, 200);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413_by_its_length_and_by_its_bytes() {
+    let app = start().arg("--body-bytes-max=1000").serve().await;
+    let large = format!(r#"{{"name":"{}"}}"#, "x".repeat(2_000));
+    let request = || {
+        app.request(reqwest::Method::POST, "/api/v1/projects")
+            .bearer_auth(&app.token)
+            .header("content-type", "application/json")
+    };
+    assert_eq!(app.send(request().body(large.clone())).await.refusal(), "413 payload_too_large");
+    let parts = futures_util::stream::iter(
+        large.into_bytes().chunks(100).map(|part| Ok::<_, std::io::Error>(part.to_vec())).collect::<Vec<_>>(),
+    );
+    assert_eq!(
+        app.send(request().body(reqwest::Body::wrap_stream(parts))).await.refusal(),
+        "413 payload_too_large"
+    );
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_its_head_too_slowly_is_hung_up_on() {
+    let app = start().arg("--header-timeout-ms=300").serve().await;
+    let mut slow = connect(&app).await;
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await.unwrap();
+    let began = Instant::now();
+    answer_until_closed(&mut slow).await;
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let mut idle = connect(&app).await;
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert!(
+        answer_until_closed(&mut idle).await.starts_with("HTTP/1.1 200"),
+        "an idle connection is not kept for ever"
+    );
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_sends_its_body_too_slowly_gets_a_timeout() {
+    let app = start().arg("--body-timeout-ms=200").serve().await;
+    let mut slow = connect(&app).await;
+    let head = format!(
+        "POST /api/v1/projects HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
+        app.token
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let answer = answer_until_closed(&mut slow).await;
+    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains(r#""code":"timeout""#), "{answer}");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn slow_clients_who_take_every_place_give_it_back_soon() {
+    let app = start().arg("--connections-max=8").arg("--header-timeout-ms=500").serve().await;
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut client = connect(&app).await;
+        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        slow.push(client);
+    }
+    let answer = tokio::time::timeout(Duration::from_secs(20), app.get("/healthz")).await;
+    assert_eq!(answer.expect("an honest client gets its turn").status, 200);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn more_requests_than_can_be_answered_are_refused_at_once_and_health_is_not() {
+    let app = start().arg("--requests-max=2").serve().await;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = connect(&app).await;
+        let head = format!(
+            "POST /api/v1/projects HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n",
+            app.token
+        );
+        client.write_all(head.as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    let refused = loop {
+        let answer = app.get("/api/v1/projects").await;
+        if answer.status != 200 {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(refused.refusal(), "503 unavailable");
+    assert!(refused.headers.contains_key("retry-after"));
+    assert_eq!(app.get("/healthz").await.status, 200);
+    drop(clients);
+    while app.get("/api/v1/projects").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_http_harm_nobody() {
+    let app = serving().await;
+    for bytes in [
+        b"\0\x01\x02\x03\r\n\r\n".as_slice(),
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ] {
+        let mut client = connect(&app).await;
+        client.write_all(bytes).await.unwrap();
+        client.shutdown().await.unwrap();
+        let answer = answer_until_closed(&mut client).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    let mut client = connect(&app).await;
+    let many = "x-header: value\r\n".repeat(10_000);
+    client.write_all(format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{many}\r\n").as_bytes()).await.ok();
+    let answer = answer_until_closed(&mut client).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(app.get("/api/v1/projects").await.status, 200);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_vanish_leave_no_descriptor_behind() {
+    let app = serving().await;
+    for _ in 0..3 {
+        app.get("/api/v1/projects").await;
+    }
+    let descriptors = Descriptors::of(app.pid());
+    for n in 0..200 {
+        let mut client = connect(&app).await;
+        if n % 2 == 0 {
+            client
+                .write_all(b"POST /api/v1/projects HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")
+                .await
+                .unwrap();
+        }
+    }
+    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 1") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    descriptors.assert_grown_by_at_most(4);
+    app.stop().await;
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

@@ -1,0 +1,177 @@
+//! Starting, stopping, and everything in between.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{serving, start};
+
+#[tokio::test]
+async fn a_first_start_needs_nothing_and_leaves_a_private_directory_with_the_admin_token() {
+    let app = serving().await;
+    assert_eq!(app.get("/healthz").await.json()["status"], "ok");
+    let names: Vec<_> = app
+        .get("/api/v1/projects")
+        .await
+        .json()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["name"].clone())
+        .collect();
+    assert_eq!(names, [json!("default")]);
+
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&app.data_dir()), 0o700);
+    for file in ["admin.token", "master.key", "cofer.db", "cofer.lock"] {
+        assert_eq!(mode(&app.data_dir().join(file)), 0o600, "{file}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_listening_line_goes_to_standard_output() {
+    let app = serving().await;
+    let url = app.url.clone();
+    app.signal(Signal::TERM);
+    let (_, ran) = app.wait().await;
+    assert_eq!(ran.stdout, format!("listening on {url}\n"));
+    assert!(ran.stderr.contains("stopped"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn what_was_made_is_there_after_a_restart_and_after_a_kill() {
+    let app = serving().await;
+    let token = app.token.clone();
+    assert_eq!(app.post("/api/v1/projects", &json!({"name": "one"})).await.status, 201);
+    let app = app.stop().await.serve().await;
+    assert_eq!(app.token, token, "the admin token is made once");
+    assert_eq!(app.post("/api/v1/projects", &json!({"name": "two"})).await.status, 201);
+    let app = app.kill().await.serve().await;
+    for name in ["default", "one", "two"] {
+        assert_eq!(app.get(&format!("/api/v1/projects/{name}")).await.status, 200, "{name}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_server_on_one_data_directory_refuses_and_names_the_first() {
+    let app = serving().await;
+    let ran = app.cofer(&["serve", "--listen", "127.0.0.1:0"]).await;
+    let message = ran.failed_with(4);
+    assert!(
+        message.contains(&format!("process id {}", app.pid())) && message.contains(&app.url),
+        "{message}"
+    );
+    assert_eq!(app.get("/api/v1/projects").await.status, 200);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_reported_with_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = start().cofer(&["serve", "--listen", &address]).await;
+    let message = ran.failed_with(4);
+    assert!(message.contains(&address) && message.contains("--listen"), "{message}");
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_reported() {
+    for address in ["nonsense", "127.0.0.1", "127.0.0.1:99999", "no-such-host.invalid:1"] {
+        let ran = start().cofer(&["serve", "--listen", address]).await;
+        assert!(ran.failed_with(2).contains("HOST:PORT"), "{address}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_data_directory_that_cannot_be_used_is_reported_with_what_to_do() {
+    let start = start();
+    let file = start.path().join("a-file");
+    std::fs::write(&file, "").unwrap();
+    for dir in
+        [file.display().to_string(), file.join("below").display().to_string(), "/proc/cofer".to_owned()]
+    {
+        let ran = start.cofer(&["serve", "--listen", "127.0.0.1:0", "--data-dir", &dir]).await;
+        assert!(ran.failed_with(5).contains("--data-dir"), "{ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_answered_before_the_server_stops() {
+    let app = serving().await;
+    // Its head is sent and half of its body; the rest follows after the signal.
+    let (sender, body) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
+    let stream =
+        futures_util::stream::unfold(body, async |mut body| body.recv().await.map(|part| (part, body)));
+    let request = app
+        .request(reqwest::Method::POST, "/api/v1/projects")
+        .bearer_auth(&app.token)
+        .header("content-type", "application/json")
+        .body(reqwest::Body::wrap_stream(stream));
+    sender.send(Ok(br#"{"name":"#.to_vec())).await.unwrap();
+    let answer = tokio::spawn(request.send());
+    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    app.signal(Signal::TERM);
+    app.logged("stopping").await;
+    sender.send(Ok(br#""late"}"#.to_vec())).await.unwrap();
+    drop(sender);
+    assert_eq!(answer.await.unwrap().unwrap().status(), 201);
+    let (start, ran) = app.wait().await;
+    assert_eq!(ran.code, Some(0));
+    let app = start.serve().await;
+    assert_eq!(app.get("/api/v1/projects/late").await.status, 200);
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_does_not_end_is_cut_off_when_the_time_to_drain_is_over() {
+    let app = start().arg("--drain-ms=200").serve().await;
+    let address = app.url.trim_start_matches("http://").to_owned();
+    let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /api/v1/projects HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
+        app.token
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut client, head.as_bytes()).await.unwrap();
+    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn listening_for_strangers_without_tls_is_warned_about() {
+    let loud = start().listen("0.0.0.0:0").serve().await;
+    loud.logged("without TLS").await;
+    loud.stop().await;
+    let quiet = start().listen("0.0.0.0:0").arg("--behind-proxy").serve().await;
+    quiet.logged("admin token in").await;
+    assert!(!quiet.log().contains("without TLS"));
+    quiet.stop().await;
+}
+
+#[tokio::test]
+async fn tls_is_served_with_a_certificate_and_a_broken_one_is_reported() {
+    let start = start();
+    let (certificate, key) = (start.path().join("cert.pem"), start.path().join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
+    let broken =
+        start.cofer(&["serve", "--tls-cert", &key, "--tls-key", &key, "--listen", "127.0.0.1:0"]).await;
+    assert!(broken.failed_with(2).contains("TLS"), "{broken:?}");
+
+    let app = start.arg(format!("--tls-cert={certificate}")).arg(format!("--tls-key={key}")).serve().await;
+    assert!(app.url.starts_with("https://"), "{}", app.url);
+    let trusting =
+        reqwest::Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build().unwrap();
+    let answer = trusting.get(format!("{}/healthz", app.url)).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    app.stop().await;
+}

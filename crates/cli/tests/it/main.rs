@@ -1,0 +1,26 @@
+//! The real binary, from outside: started as a person would, asked over HTTP and by the command line.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod command_line;
+mod databases;
+mod doctor;
+mod doors;
+mod hostile_clients;
+mod keys;
+mod life;
+mod observing;
+mod projects;
+mod secrets;
+mod settings;
+mod tokens;
+
+use cofer_testkit::app::{App, Start};
+
+fn start() -> Start {
+    Start::new(env!("CARGO_BIN_EXE_cofer"))
+}
+
+async fn serving() -> App {
+    start().serve().await
+}
