@@ -28,6 +28,18 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 for directory in /usr/lib/postgresql/*/bin; do PATH=$PATH:$directory; done
 export PATH
 
+# A Python that can make virtual environments, Debian's own first: it is the quickest to start.
+find_python() {
+  local python
+  for python in /usr/bin/python3 python3; do
+    if "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+      command -v "$python"
+      return
+    fi
+  done
+  die "no python3 with venv here; run scripts/install-test-tools"
+}
+
 # --- The state file -----------------------------------------------------------------------------
 
 # Sets BED_RUN, BED_OCTET, BED_BRIDGE, BED_POSTGRES_PORT and BED_OWNER; false when there is no bed.
