@@ -90,8 +90,11 @@ end_process() {
 
 bed_docker() { DOCKER_CONFIG=$BED_RUN/docker-client DOCKER_CONTEXT='' docker -H "unix://$BED_RUN/docker.sock" "$@"; }
 
+# From inside the run directory, because a container that runs out of memory drops a file named
+# `oom` wherever its Podman was started.
 bed_podman() {
-  CONTAINERS_CONF=$BED_RUN/containers.conf CONTAINERS_STORAGE_CONF=$BED_RUN/storage.conf podman "$@"
+  env -C "$BED_RUN" "CONTAINERS_CONF=$BED_RUN/containers.conf" "CONTAINERS_STORAGE_CONF=$BED_RUN/storage.conf" \
+    podman "$@"
 }
 
 bed_psql() { psql -X -q -h 127.0.0.1 -p "$BED_POSTGRES_PORT" -U postgres -d postgres "$@"; }

@@ -78,13 +78,20 @@ podman_is_ready() {
 
 podman_start() {
   write_podman_configuration
-  launch podman env "CONTAINERS_CONF=$BED_RUN/containers.conf" "CONTAINERS_STORAGE_CONF=$BED_RUN/storage.conf" \
+  rm -rf "$BED/podman/libpod" # the database: it remembers an earlier run directory, and refuses ours
+  launch podman env -C "$BED_RUN" "CONTAINERS_CONF=$BED_RUN/containers.conf" "CONTAINERS_STORAGE_CONF=$BED_RUN/storage.conf" \
     podman system service --time=0 "unix://$BED_RUN/podman.sock"
   await_ready podman
+  podman_forget_orphans
 }
 
-# Podman's database remembers its run directory, so the database lives there too, and only the
-# images are kept. Locks are files, because the default is one piece of shared memory per machine.
+# Containers of a run that was killed, which the new database does not know but the storage does.
+podman_forget_orphans() {
+  [[ $(jq length "$BED/podman/overlay-containers/containers.json" 2>/dev/null || echo 0) == 0 ]] ||
+    bed_podman ps -aq --external | xargs -r "$ROOT/scripts/testbed" podman rm -f >/dev/null
+}
+
+# Locks are files, because the default is one piece of shared memory for the whole machine.
 write_podman_configuration() {
   cat >"$BED_RUN/containers.conf" <<EOF
 [containers]
@@ -94,7 +101,6 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 lock_type = "file"
-static_dir = "$BED_RUN/libpod"
 tmp_dir = "$BED_RUN/libpod-tmp"
 volume_path = "$BED_RUN/podman-volumes"
 [network]
@@ -120,7 +126,7 @@ write_podman_network() {
   "name": "podman",
   "id": "2f259bab93aaaaa2542ba43ef33eb990d0999ee1b9924b557b7be53c0b7a1bb9",
   "driver": "bridge",
-  "network_interface": "cofer-podman-$BED_OCTET",
+  "network_interface": "cofer-pod-$BED_OCTET",
   "created": "2024-01-01T00:00:00Z",
   "subnets": [{ "subnet": "10.$BED_OCTET.1.0/24", "gateway": "10.$BED_OCTET.1.1" }],
   "ipv6_enabled": false,

@@ -3,7 +3,7 @@
 # clones tested at once) never collide, and given back completely.
 #
 #   10.N.0.0/24     the Docker bridge cofer-bed-N; creating that link is what claims N
-#   10.N.1.0/24     Podman's default network, bridge cofer-podman-N
+#   10.N.1.0/24     Podman's default network, bridge cofer-pod-N
 #   10.N.64.0/18    networks that tests create in Docker
 #   10.N.128.0/17   networks that tests create in Podman
 #
@@ -45,6 +45,7 @@ record_host_before() {
   {
     printf 'ip_forward=%s\n' "$(</proc/sys/net/ipv4/ip_forward)"
     printf 'forward_policy=%s\n' "$(iptables -w -S FORWARD | sed -n 's/^-P FORWARD //p')"
+    mountpoint -q /run/netns && echo netns_is_mount=1 || echo netns_is_mount=0
   } >"$HOST_RECORD"
 }
 
@@ -64,12 +65,12 @@ release_network_locked() {
 bed_links() {
   {
     ip -4 -o address show | awk -v ours="10.$BED_OCTET." 'index($4, ours) == 1 { print $2 }'
-    ip -o link show type bridge | awk -F': ' '{ print $2 }' | grep -xE "cofer-(bed|podman)-$BED_OCTET" || true
+    ip -o link show type bridge | awk -F': ' '{ print $2 }' | grep -xE "cofer-(bed|pod)-$BED_OCTET" || true
   } | sort -u
 }
 
 bed_rules() { # TABLE
-  iptables -w -t "$1" -S 2>/dev/null | grep -E "^-A .*(10\.$BED_OCTET\.|cofer-(bed|podman)-$BED_OCTET( |$))" || true
+  iptables -w -t "$1" -S 2>/dev/null | grep -E "^-A .*(10\.$BED_OCTET\.|cofer-(bed|pod)-$BED_OCTET( |$))" || true
 }
 
 delete_bed_rules() {
@@ -92,12 +93,12 @@ delete_chains() { # TABLE PATTERN
 other_engine_present() {
   local pid
   for pid in $(pgrep -x dockerd); do started_at "$pid" >/dev/null && return 0; done # our own may be a zombie still
-  ip -o link show type bridge | awk -F': ' '{ print $2 }' | grep -qE '^(docker0|podman[0-9]+|cofer-(bed|podman)-[0-9]+)$'
+  ip -o link show type bridge | awk -F': ' '{ print $2 }' | grep -qE '^(docker0|podman[0-9]+|cofer-(bed|pod)-[0-9]+)$'
 }
 
 # No engine is left, so the chains they shared are dead, and forwarding is as it was before them.
 restore_host() {
-  local table pattern='(DOCKER|NETAVARK)[A-Z0-9_-]*' ip_forward='' forward_policy=''
+  local table pattern='(DOCKER|NETAVARK)[A-Z0-9_-]*' ip_forward='' forward_policy='' netns_is_mount=1
   for table in filter nat mangle raw; do
     iptables -w -t "$table" -S 2>/dev/null | grep -E "^-A ($pattern |.* -j $pattern( |$))" |
       sed 's/^-A/-D/' | xargs -r -L1 iptables -w -t "$table" 2>/dev/null || true
@@ -108,5 +109,7 @@ restore_host() {
   source "$HOST_RECORD"
   iptables -w -P FORWARD "${forward_policy:-ACCEPT}"
   printf '%s\n' "${ip_forward:-0}" >/proc/sys/net/ipv4/ip_forward
+  # Podman mounts this directory onto itself; one with namespaces in it has other users by now.
+  if ((!netns_is_mount)) && mountpoint -q /run/netns && [[ -z $(ls /run/netns) ]]; then umount /run/netns; fi
   rm -f "$HOST_RECORD"
 }
