@@ -55,9 +55,10 @@ release_network() {
 }
 
 release_network_locked() {
-  local link
-  for link in $(bed_links); do ip link delete "$link" 2>/dev/null || true; done
-  delete_bed_rules
+  local link links
+  links=$(bed_links) # their names are needed once more, to find the rules that mention them
+  for link in $links; do ip link delete "$link" 2>/dev/null || true; done
+  delete_bed_rules "$links"
   other_engine_present || restore_host
 }
 
@@ -69,15 +70,16 @@ bed_links() {
   } | sort -u
 }
 
-bed_rules() { # TABLE
-  iptables -w -t "$1" -S 2>/dev/null | grep -E "^-A .*(10\.$BED_OCTET\.|cofer-(bed|pod)-$BED_OCTET( |$))" || true
+bed_rules() { # TABLE [LINKS]
+  local links="cofer-bed-$BED_OCTET|cofer-pod-$BED_OCTET${2:+|${2//$'\n'/|}}"
+  iptables -w -t "$1" -S 2>/dev/null | grep -E "^-A .*( 10\.$BED_OCTET\.| ($links)( |$))" || true
 }
 
-delete_bed_rules() {
+delete_bed_rules() { # LINKS
   local table
   for table in filter nat mangle raw; do
     # xargs, because comments in rules are quoted.
-    bed_rules "$table" | sed 's/^-A/-D/' | xargs -r -L1 iptables -w -t "$table" 2>/dev/null || true
+    bed_rules "$table" "$1" | sed 's/^-A/-D/' | xargs -r -L1 iptables -w -t "$table" 2>/dev/null || true
     delete_chains "$table" '^NETAVARK-' # of one network each; the kernel refuses while one is in use
   done
 }
