@@ -58,13 +58,14 @@ describe() { # STAMP
 
 # Kills what outlived its engine, until a look around finds nothing more.
 sweep_processes() {
-  local found attempt
+  local found process attempt
   for attempt in 1 2 3 4 5 6 7 8 9 10; do
     mapfile -t found < <(engine_processes && container_processes)
     ((${#found[@]})) || return 0
     for process in "${found[@]}"; do
-      ((attempt == 1)) && warn "left running, killing it: $(describe "$process")"
-      is_alive "$process" && kill -s KILL "${process%% *}" 2>/dev/null
+      is_alive "$process" || continue # it ended along with another
+      ((attempt > 1)) || warn "left running, killing it: $(describe "$process")"
+      kill -s KILL "${process%% *}" 2>/dev/null || true
     done
     sleep 0.2
   done
