@@ -84,6 +84,10 @@ mod tests {
     #[test]
     fn a_table_is_plain_when_piped_and_harmless_whatever_it_shows() {
         let rows = json!([{"name": "a\u{1b}[31m", "scopes": ["x", "y"], "end": null}, {"name": "longer name", "scopes": [], "end": 7}]);
-        insta::assert_snapshot!(table(&rows, &[("NAME", "name"), ("SCOPES", "scopes"), ("END", "end")]), @"");
+        insta::assert_snapshot!(table(&rows, &[("NAME", "name"), ("SCOPES", "scopes"), ("END", "end")]), @r"
+        NAME         SCOPES  END
+        a [31m       x,y     -
+        longer name          7
+        ");
     }
 }

@@ -13,7 +13,7 @@ use crate::auth::Doorkeeper;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
 use crate::settings::Settings;
-use crate::telemetry::SharedMask;
+use crate::telemetry::{SharedMask, Telemetry};
 
 /// Shared by all requests. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ pub struct Parts {
     pub keyring: KeyRing,
     pub doorkeeper: Doorkeeper,
     pub mask: SharedMask,
+    pub(crate) exports_traces: bool,
     pub metrics: PrometheusHandle,
     /// One permit for each request that may be in flight.
     pub(crate) requests: Semaphore,
@@ -37,12 +38,23 @@ impl App {
         settings: Settings,
         store: Store,
         keyring: KeyRing,
-        mask: SharedMask,
+        telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
+        let (mask, exports_traces) = (telemetry.mask.clone(), telemetry.exports_traces());
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let draining = AtomicBool::new(false);
-        Self(Arc::new(Parts { settings, store, keyring, doorkeeper, mask, metrics, requests, draining }))
+        Self(Arc::new(Parts {
+            settings,
+            store,
+            keyring,
+            doorkeeper,
+            mask,
+            exports_traces,
+            metrics,
+            requests,
+            draining,
+        }))
     }
 
     /// From now on `/readyz` sends new work elsewhere.

@@ -78,7 +78,7 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     let keyring = KeyRing::load(&store, data_dir.path(), &mut settings.confidential, now).await?;
     bootstrap_admin_token(&mut settings, &store, &data_dir, telemetry, now).await?;
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
-    let app = App::new(settings, store.clone(), keyring, telemetry.mask.clone(), metrics);
+    let app = App::new(settings, store.clone(), keyring, telemetry, metrics);
 
     data_dir.announce(Some(listener.url()))?;
     greet(&listener, &data_dir, app.settings.behind_proxy);

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -16,12 +16,13 @@ use tracing::{Instrument, Span};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::error::ApiError;
+use crate::app::App;
 use crate::telemetry::metrics;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 128;
 
-pub(super) async fn observe(request: Request, next: Next) -> Response {
+pub(super) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
     let method = request.method().to_string();
     // Addresses that match nothing share one name: a stranger must not be able to make up new metrics.
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
@@ -34,11 +35,11 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
         trace_id = tracing::field::Empty,
         status = tracing::field::Empty
     );
-    let trace_id = trace_id(request.headers(), &span);
-    if span.context().span().span_context().is_valid() {
-        // Only for exported traces: in a log line they would say everything twice.
+    if app.exports_traces {
+        // Only then: in a log line they would say everything twice.
         span.record("otel.name", format!("{method} {route}")).record("otel.kind", "server");
     }
+    let trace_id = trace_id(request.headers(), &span);
     span.record("trace_id", &trace_id);
     let request_id = request_id(request.headers()).or_else(|| HeaderValue::from_str(&trace_id).ok());
 

@@ -48,7 +48,7 @@ pub fn router(app: App) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(no_such_method)
         .layer(CatchPanicLayer::custom(|_| panicked()))
-        .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
 }
 

@@ -81,6 +81,10 @@ impl Telemetry {
         log_panics();
         Ok(Self { mask, traces })
     }
+
+    pub fn exports_traces(&self) -> bool {
+        self.traces.is_some()
+    }
 }
 
 impl Drop for Telemetry {
