@@ -1,4 +1,4 @@
-//! The pool, the deadline on every statement, and what a database's failures mean.
+//! The pool, and the deadline on every statement.
 //!
 //! SQLite's file is *attached* under the name `kb` to an empty in-memory database, so that `kb.projects` is the
 //! same table name there as on PostgreSQL, where `kb` is a schema. With `$1` for parameters, which both take,
@@ -9,14 +9,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cofer_model::Kind;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
+use crate::failure::{OpenError, StoreError, is_damage};
+
 /// No statement or transaction may take longer.
-const STATEMENT_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a request waits for a connection before it hears that the database is unavailable.
 const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
 /// SQLite has one writer at a time; a second waits this long for its turn.
@@ -107,126 +108,6 @@ pub enum Inspection {
     NotMade,
     /// Ours. Its secrets are sealed with the key of this fingerprint.
     Made { master_key: Option<String> },
-}
-
-/// Why a store could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error(
-        "the database address is neither `sqlite:PATH` nor `postgres://USER:PASSWORD@HOST:PORT/DATABASE`"
-    )]
-    UnknownUrl,
-    #[error("the PostgreSQL address cannot be read")]
-    BadPostgresUrl {
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error("the database {url} cannot be reached; start it, or correct `--database`")]
-    Unreachable {
-        url: DatabaseUrl,
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error(
-        "the database {url} does not let us in; correct the user, password or database name in `--database`"
-    )]
-    Refused {
-        url: DatabaseUrl,
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error("{} is not a usable SQLite database; restore it from a backup, or move it away to start afresh", path.display())]
-    Damaged {
-        path: PathBuf,
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error("{} cannot be opened; check that the directory exists and that this user may write there", path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error(
-        "the database {url} was made by a newer Cofer (it has migration {version}); run that version, or restore a backup from before"
-    )]
-    Newer { url: DatabaseUrl, version: i64 },
-    #[error("the tables of {url} could not be brought up to date")]
-    Migration {
-        url: DatabaseUrl,
-        #[source]
-        source: Box<MigrateError>,
-    },
-}
-
-impl OpenError {
-    fn failed(url: &DatabaseUrl, source: sqlx::Error) -> Self {
-        match url.clone() {
-            DatabaseUrl::Sqlite(path) if is_damage(&source) => Self::Damaged { path, source },
-            DatabaseUrl::Sqlite(path) => Self::File { path, source },
-            url @ DatabaseUrl::Postgres(_) if is_outage(&source) => Self::Unreachable { url, source },
-            url @ DatabaseUrl::Postgres(_) => Self::Refused { url, source },
-        }
-    }
-
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::UnknownUrl | Self::BadPostgresUrl { .. } => Kind::Invalid,
-            Self::Unreachable { .. } => Kind::Unavailable,
-            Self::Refused { .. } => Kind::Forbidden,
-            Self::Damaged { .. } | Self::File { .. } | Self::Newer { .. } | Self::Migration { .. } => {
-                Kind::Internal
-            }
-        }
-    }
-}
-
-/// Why an operation on the store failed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("that name is taken")]
-    Taken,
-    #[error("the database does not answer")]
-    Unavailable {
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error("the database did not answer within {STATEMENT_DEADLINE:?}")]
-    TooSlow,
-    #[error("the database refused a statement")]
-    Fault {
-        #[source]
-        source: sqlx::Error,
-    },
-    #[error("a row of the database cannot be read")]
-    Unreadable {
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-impl StoreError {
-    pub(crate) fn unreadable(source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Unreadable { source: Box::new(source) }
-    }
-
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Taken => Kind::Conflict,
-            Self::Unavailable { .. } | Self::TooSlow => Kind::Unavailable,
-            Self::Fault { .. } | Self::Unreadable { .. } => Kind::Internal,
-        }
-    }
-}
-
-impl From<sqlx::Error> for StoreError {
-    fn from(source: sqlx::Error) -> Self {
-        match &source {
-            sqlx::Error::Database(error) if error.is_unique_violation() => Self::Taken,
-            _ if is_outage(&source) => Self::Unavailable { source },
-            _ => Self::Fault { source },
-        }
-    }
 }
 
 pub(crate) async fn within_deadline<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<T, StoreError>
@@ -370,35 +251,4 @@ async fn open_postgres(options: &PgConnectOptions) -> sqlx::Result<PgPool> {
 /// The newest migration that this Cofer has.
 fn newest_known() -> i64 {
     sqlx::migrate!("migrations/sqlite").iter().map(|migration| migration.version).max().unwrap_or_default()
-}
-
-/// Failures that pass: the server is away, restarting or full. All else is a fault of ours or of the data.
-fn is_outage(error: &sqlx::Error) -> bool {
-    match error {
-        // A connection that was cut in the middle of a message reads as a broken protocol.
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed => true,
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| is_outage_code(&code)),
-        _ => false,
-    }
-}
-
-/// PostgreSQL: connection exceptions, no resources, operator intervention. SQLite: busy, locked, read-only, I/O
-/// error, full, cannot open (primary code in the low byte).
-fn is_outage_code(code: &str) -> bool {
-    let sqlite_primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
-    match sqlite_primary {
-        Some(primary) => matches!(primary, 5 | 6 | 8 | 10 | 13 | 14),
-        None => ["08", "53", "57P"].iter().any(|class| code.starts_with(class)),
-    }
-}
-
-/// SQLite: the file is malformed (11) or not a database (26).
-fn is_damage(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
 }

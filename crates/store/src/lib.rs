@@ -6,21 +6,23 @@
 //! ```text
 //!   projects   tokens   secrets        one file a table: its row, its statements, its operations
 //!        └───────┼────────┘  │
-//!             database      seal       pool, deadline, errors · AEAD under the master key
-//!             │      │
-//!         codec  migrations/{sqlite,postgres}
+//!             database      seal       pool and deadline · AEAD under the master key
+//!             │   │   │
+//!         codec failure migrations/{sqlite,postgres}
 //! ```
 //!
 //! A new table is a new migration in *both* folders of `migrations/` and a new file beside these.
 
 mod codec;
 mod database;
+mod failure;
 mod projects;
 mod seal;
 mod secrets;
 mod tokens;
 
-pub use database::{DatabaseUrl, Inspection, OpenError, Store, StoreError};
+pub use database::{DatabaseUrl, Inspection, Store};
+pub use failure::{OpenError, StoreError};
 pub use projects::{NewProject, ProjectChange};
 pub use seal::{BadMasterKey, MasterKey};
 pub use secrets::SecretsError;

@@ -5,7 +5,8 @@ use cofer_model::{Moment, Namespacing, Project, ProjectId, ProjectName, Referenc
 use uuid::Uuid;
 
 use crate::codec::Stored;
-use crate::database::{Store, StoreError, on_each, rows_changed_on_each};
+use crate::database::{Store, on_each, rows_changed_on_each};
+use crate::failure::StoreError;
 
 #[derive(Clone, Debug)]
 pub struct NewProject {

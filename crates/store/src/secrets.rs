@@ -9,7 +9,8 @@ use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
 use crate::codec::Stored;
-use crate::database::{Store, StoreError, on_each, rows_changed_on_each};
+use crate::database::{Store, on_each, rows_changed_on_each};
+use crate::failure::StoreError;
 use crate::seal::{MasterKey, Place};
 
 const CHECK_TEXT: &[u8] = b"cofer";

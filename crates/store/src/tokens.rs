@@ -13,7 +13,8 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use crate::codec::Stored;
-use crate::database::{Store, StoreError, on_each, rows_changed_on_each};
+use crate::database::{Store, on_each, rows_changed_on_each};
+use crate::failure::StoreError;
 
 /// 256 bits: nobody guesses these, however fast they may ask.
 const TOKEN_ENTROPY_BYTES: usize = 32;

@@ -5,6 +5,7 @@
 mod command_line;
 mod databases;
 mod doctor;
+mod documents;
 mod doors;
 mod hostile_clients;
 mod keys;
