@@ -65,13 +65,24 @@ fn a_process_on_its_way_out_is_no_leak() {
     child.wait().unwrap();
 }
 
+/// A process that was forked is its parent's twin until it has become another program.
+fn wait_until_it_is(pid: i32, program: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap().starts_with(program) {
+        assert!(Instant::now() < deadline, "process {pid} never became {program}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_child_left_running_is_named_and_killed() {
     let leaks = quick(Leaks::watch());
-    let mut child = shell("sleep 301; true").envs([leaks.mark()]).spawn().unwrap();
+    let mut child = shell("sleep 301 & echo $!; wait").envs([leaks.mark()]).spawn().unwrap();
+    let sleeper = pid_from(&mut child);
+    wait_until_it_is(sleeper, "sleep");
     let report = report(|| leaks.assert_none());
     assert!(report.starts_with("the test left 2 behind:"), "{report}");
-    assert!(report.contains("sleep 301; true (killed)"), "{report}");
+    assert!(report.contains("echo $!; wait (killed)"), "{report}");
     assert!(report.contains("sleep 301 (killed)"), "{report}");
     assert!(!child.wait().unwrap().success());
 }
