@@ -87,6 +87,11 @@ fn mask_tokens(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(masked)
 }
 
+/// Whether this has the form of a token that Cofer made, which nobody can guess.
+pub fn is_of_our_making(token: &str) -> bool {
+    token.len() == TOKEN_PREFIX.len() + TOKEN_SECRET_CHARS && find_token(token) == Some(0)
+}
+
 fn find_token(text: &str) -> Option<usize> {
     text.match_indices(TOKEN_PREFIX).map(|(at, _)| at).find(|at| {
         let secret =

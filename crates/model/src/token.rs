@@ -58,6 +58,7 @@ pub type Scopes = BTreeSet<Scope>;
 pub struct Token {
     pub id: TokenId,
     pub name: Label,
+    #[schema(value_type = Vec<Scope>)]
     pub scopes: Scopes,
     /// The only project that it can see; none means all of them.
     pub project_id: Option<ProjectId>,
@@ -73,9 +74,9 @@ impl Token {
         self.expires_at.is_some_and(|end| end <= now)
     }
 
-    /// Whether it can administer everything: somebody always must be able to.
+    /// Whether it may do everything everywhere: somebody always must, for nobody can give away what they lack.
     pub fn is_admin(&self) -> bool {
-        self.project_id.is_none() && self.scopes.contains(&Scope::AdminWrite)
+        self.project_id.is_none() && Scope::ALL.iter().all(|scope| self.scopes.contains(scope))
     }
 }
 

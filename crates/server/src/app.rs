@@ -8,12 +8,13 @@ use axum::extract::FromRef;
 use cofer_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::Doorkeeper;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
 use crate::settings::Settings;
-use crate::telemetry::{SharedMask, Telemetry};
+use crate::telemetry::Telemetry;
 
 /// Shared by all requests. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,11 +26,12 @@ pub struct Parts {
     pub store: Store,
     pub keyring: KeyRing,
     pub doorkeeper: Doorkeeper,
-    pub mask: SharedMask,
     pub(crate) exports_traces: bool,
     pub metrics: PrometheusHandle,
     /// One permit for each request that may be in flight.
     pub(crate) requests: Semaphore,
+    /// What must be finished, whoever hangs up.
+    pub(crate) begun: TaskTracker,
     draining: AtomicBool,
 }
 
@@ -41,20 +43,28 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let (mask, exports_traces) = (telemetry.mask.clone(), telemetry.exports_traces());
+        let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
-        let draining = AtomicBool::new(false);
+        let (begun, draining) = (TaskTracker::new(), AtomicBool::new(false));
         Self(Arc::new(Parts {
             settings,
             store,
             keyring,
             doorkeeper,
-            mask,
             exports_traces,
             metrics,
             requests,
+            begun,
             draining,
         }))
+    }
+
+    /// Waits for what was begun, as long as requests may take to drain.
+    pub async fn finish(&self) {
+        self.begun.close();
+        if tokio::time::timeout(self.settings.drain, self.begun.wait()).await.is_err() {
+            tracing::warn!("{} changes were still under way at the end", self.begun.len());
+        }
     }
 
     /// From now on `/readyz` sends new work elsewhere.

@@ -149,9 +149,15 @@ pub fn write_private(path: &Path, secret: &SecretString) -> Result<(), DataDirEr
         file.write_all(secret.expose_secret().as_bytes())?;
         file.write_all(b"\n")?;
         file.sync_all()?;
-        std::fs::rename(&draft, path)
+        std::fs::rename(&draft, path)?;
+        sync_directory_of(path)
     };
     write().map_err(|source| DataDirError::Unwritable { path: path.to_owned(), source })
+}
+
+/// A new name survives a power cut only once its directory was written, too.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 fn read_running(lock: &mut File) -> Option<Running> {

@@ -4,30 +4,32 @@
 //! remembers the fingerprint of the key it was sealed with, so a wrong or missing key is noticed at start; a new one
 //! is never made in place of a lost one.
 //!
-//! A new key is written to `master.key.new` *before* the database takes it and renamed after. Whenever the process
-//! dies in between, the next start finds the database and one of the two files in agreement.
+//! A new key is written to `master.key.new` *before* the database takes it and renamed after. Whatever happens in between
+//! (the process dies, the database's answer is lost), the database and one of the two files agree, and [`KeyRing::settle`]
+//! finds out which: at start, before the next rotation, and when a secret cannot be kept with the key at hand.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use cofer_model::{Kind, Moment};
+use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName};
 use cofer_store::{BadMasterKey, MasterKey, SecretsError, Store, StoreError};
 use secrecy::SecretString;
 
-use crate::data_dir::{DataDirError, write_private};
+use crate::data_dir::{DataDirError, sync_directory_of, write_private};
 use crate::settings::Confidential;
 
 pub(crate) const KEY_FILE: &str = "master.key";
 const NEXT_KEY_FILE: &str = "master.key.new";
 
-/// The key in use. Rotation replaces it under everybody's hands.
+/// The key in use, and the secrets it seals. Rotation replaces it under everybody's hands.
 #[derive(Debug)]
 pub struct KeyRing {
+    store: Store,
     place: Place,
     current: RwLock<Arc<MasterKey>>,
-    /// Held by the one rotation that may be under way.
-    rotating: tokio::sync::Mutex<()>,
+    /// Held by whoever changes the key: one at a time.
+    changing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -106,29 +108,66 @@ impl KeyRing {
             (Place::Files { key, next }, found)
         };
         store.hold_master_key(&key, now).await?;
-        Ok(Self { place, current: RwLock::new(Arc::new(key)), rotating: tokio::sync::Mutex::default() })
+        let store = store.clone();
+        Ok(Self {
+            store,
+            place,
+            current: RwLock::new(Arc::new(key)),
+            changing: tokio::sync::Mutex::default(),
+        })
     }
 
     pub fn current(&self) -> Arc<MasterKey> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Keeps a secret. If the key was replaced meanwhile, with the new one.
+    pub async fn put_secret(
+        &self,
+        project: ProjectId,
+        name: &SecretName,
+        value: &SecretString,
+        now: Moment,
+    ) -> Result<SecretEntry, KeyError> {
+        match self.store.put_secret(&self.current(), project, name, value, now).await {
+            Err(SecretsError::OtherKey { .. }) => {
+                let _changing = self.changing.lock().await;
+                self.settle().await?;
+                Ok(self.store.put_secret(&self.current(), project, name, value, now).await?)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
     /// Makes a new key, seals every secret anew with it, and keeps it in the key file.
-    pub async fn rotate(&self, store: &Store, now: Moment) -> Result<Rotation, KeyError> {
-        let Place::Files { key, next } = &self.place else { return Err(KeyError::NotOurs) };
-        let _one_at_a_time = self.rotating.lock().await;
+    pub async fn rotate(&self, now: Moment) -> Result<Rotation, KeyError> {
+        let Place::Files { next, .. } = &self.place else { return Err(KeyError::NotOurs) };
+        let _changing = self.changing.lock().await;
+        // What an earlier rotation left may be the only copy of the key in use.
+        self.settle().await?;
         let (old, new) = (self.current(), MasterKey::generate());
         write_private(next, &new.to_hex())?;
-        let secrets = store.rotate_master_key(&old, &new, now).await?;
-        let fingerprint = new.fingerprint();
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        rename(next, key)?;
+        let rotated = self.store.rotate_master_key(&old, &new, now).await;
+        self.settle().await?;
+        let (secrets, fingerprint) = (rotated?, new.fingerprint());
         tracing::info!(
             fingerprint,
             secrets,
             "master key replaced by {fingerprint}; {secrets} secrets sealed anew"
         );
         Ok(Rotation { fingerprint, secrets })
+    }
+
+    /// Brings this process and the key file in line with the database. To be called by the one who holds `changing`.
+    async fn settle(&self) -> Result<(), KeyError> {
+        let Place::Files { key, next } = &self.place else { return Ok(()) };
+        let in_use = self.store.master_key_in_use().await?;
+        let draft = read_key(next)?.filter(|draft| in_use == Some(draft.fingerprint()));
+        if let Some(draft) = draft {
+            rename(next, key)?;
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(draft);
+        }
+        Ok(())
     }
 }
 
@@ -199,14 +238,14 @@ pub(crate) fn read_key(path: &Path) -> Result<Option<MasterKey>, KeyError> {
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), KeyError> {
-    std::fs::rename(from, to)
-        .map_err(|source| DataDirError::Unwritable { path: to.to_owned(), source }.into())
+    let renamed = std::fs::rename(from, to).and_then(|()| sync_directory_of(to));
+    renamed.map_err(|source| DataDirError::Unwritable { path: to.to_owned(), source }.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cofer_model::{ProjectId, Reference};
+    use cofer_model::Reference;
     use cofer_store::DatabaseUrl;
     use secrecy::ExposeSecret;
     use tempfile::TempDir;
@@ -276,7 +315,7 @@ mod tests {
     async fn rotation_seals_everything_anew_and_the_old_key_opens_nothing() {
         let (bed, ring) = bed().await;
         let old = ring.current();
-        assert_eq!(ring.rotate(&bed.store, Moment::now()).await.unwrap().secrets, 1);
+        assert_eq!(ring.rotate(Moment::now()).await.unwrap().secrets, 1);
         assert_eq!(bed.secret(&ring).await, "value");
         assert!(bed.store.open_secrets(&old, bed.project).await.is_err());
         assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value");
@@ -290,11 +329,52 @@ mod tests {
         assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "before");
 
         let old = ring.current().to_hex();
-        ring.rotate(&bed.store, Moment::now()).await.unwrap();
+        ring.rotate(Moment::now()).await.unwrap();
         std::fs::rename(&key, &next).unwrap();
         write_private(&key, &old).unwrap();
         assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "after");
         assert!(!next.exists());
+    }
+
+    /// As when the answer to the commit was lost: the database has the new key, the process does not know.
+    #[tokio::test]
+    async fn a_rotation_whose_outcome_was_not_heard_is_found_out_by_the_next_write_and_the_next_rotation() {
+        let (bed, ring) = bed().await;
+        let name: SecretName = "LATER".to_owned().try_into().unwrap();
+        for rotate_next in [false, true] {
+            let new = MasterKey::generate();
+            write_private(&bed.dir.path().join(NEXT_KEY_FILE), &new.to_hex()).unwrap();
+            bed.store.rotate_master_key(&ring.current(), &new, Moment::now()).await.unwrap();
+            if rotate_next {
+                ring.rotate(Moment::now()).await.unwrap();
+            }
+            ring.put_secret(bed.project, &name, &"value".into(), Moment::now()).await.unwrap();
+            assert_eq!(bed.secret(&ring).await, "value");
+            assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value");
+        }
+    }
+
+    #[tokio::test]
+    async fn secrets_written_while_the_key_is_replaced_again_and_again_are_all_kept() {
+        let (bed, ring) = bed().await;
+        let ring = Arc::new(ring);
+        let writers = (0..4).map(|writer| {
+            let (ring, project) = (ring.clone(), bed.project);
+            tokio::spawn(async move {
+                for n in 0..10 {
+                    let name = format!("W{writer}_{n}").try_into().unwrap();
+                    ring.put_secret(project, &name, &"value".into(), Moment::now()).await.unwrap();
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        for _ in 0..10 {
+            ring.rotate(Moment::now()).await.unwrap();
+        }
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        assert_eq!(bed.store.open_secrets(&ring.current(), bed.project).await.unwrap().len(), 41);
     }
 
     #[tokio::test]
@@ -309,6 +389,6 @@ mod tests {
         };
         let rotated = bed.load(both).await.unwrap();
         assert_eq!(bed.secret(&rotated).await, "value");
-        assert!(matches!(rotated.rotate(&bed.store, Moment::now()).await, Err(KeyError::NotOurs)));
+        assert!(matches!(rotated.rotate(Moment::now()).await, Err(KeyError::NotOurs)));
     }
 }

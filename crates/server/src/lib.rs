@@ -11,6 +11,7 @@
 //! Where things go: a setting in [`settings`], a route in `routes/` and `http/router.rs`, an error's status in
 //! `http/error.rs`, something done now and then in `serve.rs`.
 
+mod admin;
 mod app;
 mod auth;
 pub mod data_dir;

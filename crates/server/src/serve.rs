@@ -4,12 +4,12 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use cofer_model::{Kind, Moment, Scope};
-use cofer_store::{NewToken, OpenError, Store, StoreError};
-use secrecy::ExposeSecret;
+use cofer_model::{Kind, Moment};
+use cofer_store::{OpenError, Store, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::{self, AdminError};
 use crate::app::App;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http::error::chain;
@@ -23,8 +23,8 @@ use crate::telemetry::{Telemetry, metrics};
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
 /// How often the uses of tokens are written down and metrics tidied.
 const TEND_EVERY: Duration = Duration::from_secs(5);
-/// An admin token shorter than this can be guessed.
-const ADMIN_TOKEN_CHARS_SOUND: usize = 20;
+/// After this long, an operator is told what is waited for.
+const DATABASE_SLOW: Duration = Duration::from_secs(5);
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +39,8 @@ pub enum StartError {
     Key(#[from] KeyError),
     #[error("the database could not be prepared")]
     Store(#[from] StoreError),
-    #[error("COFER_ADMIN_TOKEN must be printable ASCII without spaces, so that it can be sent in a header")]
-    AdminToken,
+    #[error(transparent)]
+    Admin(#[from] AdminError),
     #[error("{what} could not be set up")]
     Process {
         what: &'static str,
@@ -57,7 +57,7 @@ impl StartError {
             Self::Open(error) => error.kind(),
             Self::Key(error) => error.kind(),
             Self::Store(error) => error.kind(),
-            Self::AdminToken => Kind::Invalid,
+            Self::Admin(error) => error.kind(),
             Self::Process { .. } => Kind::Internal,
         }
     }
@@ -69,6 +69,7 @@ impl StartError {
 
 /// Serves until SIGTERM or SIGINT, then stops cleanly.
 pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), StartError> {
+    settings.confidential.never_to_be_logged.drain(..).for_each(|text| telemetry.mask.hide(&text));
     let stop = stop_on_signal()?;
     let mut data_dir = DataDir::claim(&settings.data_dir)?;
     let listener = Listener::bind(&settings).await?;
@@ -76,15 +77,23 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     let now = Moment::now();
     store.ensure_default_project(now).await?;
     let keyring = KeyRing::load(&store, data_dir.path(), &mut settings.confidential, now).await?;
-    bootstrap_admin_token(&mut settings, &store, &data_dir, telemetry, now).await?;
+    let given = settings.confidential.admin_token.take();
+    match &given {
+        Some(given) => admin::use_given(given, &store, &data_dir, now).await?,
+        None => admin::ensure(&store, &data_dir, now).await?,
+    }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let app = App::new(settings, store.clone(), keyring, telemetry, metrics);
+    if let Some(token) = &given {
+        app.doorkeeper.knows(token);
+    }
 
     data_dir.announce(Some(listener.url()))?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     tokio::spawn(drain_when_stopped(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
+    app.finish().await;
 
     if let Err(error) = tending.await {
         tracing::error!("the housekeeping task ended badly: {error}");
@@ -119,11 +128,12 @@ fn stop_on_signal() -> Result<CancellationToken, StartError> {
 /// Opens the database, waiting for it if that was asked. `None` when told to stop while waiting.
 async fn open_store(settings: &Settings, stop: &CancellationToken) -> Result<Option<Store>, OpenError> {
     loop {
-        match Store::open(&settings.database).await {
-            Err(error)
-                if error.kind() == Kind::Unavailable
-                    && settings.database_at_start == DatabaseAtStart::WaitFor =>
-            {
+        let Some(opened) = stop.run_until_cancelled(open_telling_when_slow(settings)).await else {
+            return Ok(None);
+        };
+        let wait = settings.database_at_start == DatabaseAtStart::WaitFor;
+        match opened {
+            Err(error) if wait && error.kind() == Kind::Unavailable => {
                 tracing::warn!("waiting for the database: {}", chain(&error));
             }
             outcome => return outcome.map(Some),
@@ -135,40 +145,18 @@ async fn open_store(settings: &Settings, stop: &CancellationToken) -> Result<Opt
     }
 }
 
-/// Sees to it that somebody can administer this: with the token that was given, or with a new one in a file.
-async fn bootstrap_admin_token(
-    settings: &mut Settings,
-    store: &Store,
-    data_dir: &DataDir,
-    telemetry: &Telemetry,
-    now: Moment,
-) -> Result<(), StartError> {
-    #[expect(clippy::expect_used, reason = "a constant that is a valid label")]
-    let name = "admin".to_owned().try_into().expect("a label");
-    let admin = NewToken { name, scopes: Scope::ALL.into(), project: None, expires_at: None };
-    if let Some(given) = settings.confidential.admin_token.take() {
-        telemetry.mask.hide(&given);
-        let text = given.expose_secret();
-        if !text.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(StartError::AdminToken);
+async fn open_telling_when_slow(settings: &Settings) -> Result<Store, OpenError> {
+    let opening = Store::open(&settings.database);
+    tokio::pin!(opening);
+    loop {
+        match tokio::time::timeout(DATABASE_SLOW, &mut opening).await {
+            Ok(opened) => return opened,
+            Err(_elapsed) => tracing::info!(
+                "still opening {}; another Cofer may be bringing it up to date",
+                settings.database
+            ),
         }
-        if text.len() < ADMIN_TOKEN_CHARS_SOUND {
-            tracing::warn!(
-                "COFER_ADMIN_TOKEN is shorter than {ADMIN_TOKEN_CHARS_SOUND} characters and can be guessed"
-            );
-        }
-        store.set_admin_token(admin, Some(&given), now).await?;
-        if data_dir.remove_admin_token()? {
-            tracing::info!("removed admin.token: COFER_ADMIN_TOKEN is the admin token now");
-        }
-        return Ok(());
     }
-    let tokens = store.tokens(None).await?;
-    if !tokens.iter().any(|token| token.is_admin() && !token.is_expired(now)) {
-        let token = store.set_admin_token(admin, None, now).await?;
-        data_dir.write_admin_token(&token)?;
-    }
-    Ok(())
 }
 
 /// The line that scripts wait for goes to standard output; what a person wants to know, to standard error.

@@ -7,10 +7,12 @@
 //! Three values come by environment only, because a command line is visible to everybody on the machine: see
 //! [`Confidential`].
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args, ValueEnum};
 use cofer_model::Kind;
 use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
@@ -51,19 +53,19 @@ pub struct Layer {
     pub config: Option<PathBuf>,
 
     /// Retry a database that cannot be reached at start, instead of giving up
-    #[arg(long, env = "COFER_WAIT_FOR_DATABASE", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "COFER_WAIT_FOR_DATABASE", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub wait_for_database: Option<bool>,
 
     /// A proxy in front ends TLS and sets X-Forwarded-For
-    #[arg(long, env = "COFER_BEHIND_PROXY", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "COFER_BEHIND_PROXY", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub behind_proxy: Option<bool>,
 
     /// Certificate chain (PEM) to serve TLS with
-    #[arg(long, env = "COFER_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    #[arg(long, env = "COFER_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
     /// Its private key (PEM)
-    #[arg(long, env = "COFER_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, env = "COFER_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
     /// How log lines look [default: text]
@@ -83,11 +85,11 @@ pub struct Layer {
     pub podman_host: Option<String>,
 
     /// Serve /metrics without a token
-    #[arg(long, env = "COFER_OPEN_METRICS", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "COFER_OPEN_METRICS", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub open_metrics: Option<bool>,
 
     /// Serve /api/openapi.json without a token
-    #[arg(long, env = "COFER_OPEN_OPENAPI", action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, env = "COFER_OPEN_OPENAPI", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub open_openapi: Option<bool>,
 
     /// Largest request body taken [default: 16777216]
@@ -134,22 +136,34 @@ pub struct Confidential {
     pub master_key: Option<MasterKey>,
     /// `COFER_MASTER_KEY_PREVIOUS`: the key before it. Secrets sealed with that are sealed anew at start.
     pub master_key_previous: Option<MasterKey>,
+    /// All of them as they were written, and the database's password: nothing of this may ever be logged.
+    pub never_to_be_logged: Vec<SecretString>,
 }
 
 impl Confidential {
     /// Reads from whatever environment it is handed; an empty value is none.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let secret = |name| variable(name).filter(|value| !value.is_empty()).map(SecretString::from);
-        let key = |name: &'static str| {
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
+        let mut seen = Vec::new();
+        let mut secret = |name: &'static str| {
+            let Some(value) = variable(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+            let text = value.into_string().map_err(|_| SettingsError::NotText { name })?;
+            seen.push(SecretString::from(text.as_str()));
+            Ok(Some(SecretString::from(text)))
+        };
+        let admin_token = secret("COFER_ADMIN_TOKEN")?;
+        let mut key = |name: &'static str| {
             let parse =
                 |text| MasterKey::parse(&text).map_err(|source| SettingsError::MasterKey { name, source });
-            secret(name).map(parse).transpose()
+            secret(name)?.map(parse).transpose()
         };
-        Ok(Self {
-            admin_token: secret("COFER_ADMIN_TOKEN"),
-            master_key: key("COFER_MASTER_KEY")?,
-            master_key_previous: key("COFER_MASTER_KEY_PREVIOUS")?,
-        })
+        let (master_key, master_key_previous) = (key("COFER_MASTER_KEY")?, key("COFER_MASTER_KEY_PREVIOUS")?);
+        Ok(Self { admin_token, master_key, master_key_previous, never_to_be_logged: seen })
+    }
+
+    fn hide_password_of(&mut self, database: &str) {
+        let password =
+            url::Url::parse(database).ok().and_then(|url| Some(SecretString::from(url.password()?)));
+        self.never_to_be_logged.extend(password);
     }
 }
 
@@ -205,6 +219,10 @@ pub enum SettingsError {
     },
     #[error("the settings file {} has an unknown key `{key}`{}", path.display(), Suggestion(*suggestion))]
     UnknownKey { path: PathBuf, key: String, suggestion: Option<&'static str> },
+    #[error("the environment variable {name} is not text; set it again")]
+    NotText { name: &'static str },
+    #[error("the setting `{name}` is too large; it is at most {max}")]
+    TooLarge { name: &'static str, max: usize },
     #[error("the environment variable {name} is not a master key")]
     MasterKey {
         name: &'static str,
@@ -243,18 +261,23 @@ impl fmt::Display for Suggestion {
 
 impl Settings {
     /// Decides every setting from flags (with what clap took from the environment), the file they name, and defaults.
-    pub fn decide(flags: Layer, variable: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+    pub fn decide(flags: Layer, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let file = flags.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        let confidential = Confidential::read(&variable)?;
-        let data_dir = match flags.data_dir.or(file.data_dir) {
+        let mut confidential = Confidential::read(&variable)?;
+        let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
-            None => default_data_dir(&variable).ok_or(SettingsError::NoHome)?,
+            None => {
+                default_data_dir(&|name| variable(name)?.into_string().ok()).ok_or(SettingsError::NoHome)?
+            }
         };
-        let database = match flags.database.or(file.database) {
-            Some(url) => DatabaseUrl::parse(&url).map_err(|source| SettingsError::Database { source })?,
+        let database = match text(flags.database, file.database) {
+            Some(url) => {
+                confidential.hide_password_of(&url);
+                DatabaseUrl::parse(&url).map_err(|source| SettingsError::Database { source })?
+            }
             None => DatabaseUrl::Sqlite(data_dir.join("cofer.db")),
         };
-        let tls = match (flags.tls_cert.or(file.tls_cert), flags.tls_key.or(file.tls_key)) {
+        let tls = match (path(flags.tls_cert, file.tls_cert), path(flags.tls_key, file.tls_key)) {
             (Some(certificate), Some(key)) => Some(TlsFiles { certificate, key }),
             (None, None) => None,
             _ => return Err(SettingsError::HalfTls),
@@ -262,16 +285,16 @@ impl Settings {
         let wait = flags.wait_for_database.or(file.wait_for_database).unwrap_or_default();
         let ms = |ms: Option<u64>, default| ms.map_or(default, Duration::from_millis);
         let settings = Self {
-            listen: flags.listen.or(file.listen).unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
+            listen: text(flags.listen, file.listen).unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
             data_dir,
             database,
             database_at_start: if wait { DatabaseAtStart::WaitFor } else { DatabaseAtStart::MustAnswer },
             behind_proxy: flags.behind_proxy.or(file.behind_proxy).unwrap_or_default(),
             tls,
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
-            log: flags.log.or(file.log).unwrap_or_else(|| DEFAULT_LOG.to_owned()),
-            docker_host: flags.docker_host.or(file.docker_host),
-            podman_host: flags.podman_host.or(file.podman_host),
+            log: text(flags.log, file.log).unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+            docker_host: text(flags.docker_host, file.docker_host),
+            podman_host: text(flags.podman_host, file.podman_host),
             open_metrics: flags.open_metrics.or(file.open_metrics).unwrap_or_default(),
             open_openapi: flags.open_openapi.or(file.open_openapi).unwrap_or_default(),
             body_bytes_max: flags.body_bytes_max.or(file.body_bytes_max).unwrap_or(DEFAULT_BODY_BYTES_MAX),
@@ -285,24 +308,39 @@ impl Settings {
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
             confidential,
         };
-        settings.refuse_zeros()?;
+        settings.check_limits()?;
         Ok(settings)
     }
 
-    /// Limits of zero would lock everybody out.
-    fn refuse_zeros(&self) -> Result<(), SettingsError> {
-        let limits = [
+    /// Limits of zero would lock everybody out, and counting has an end.
+    fn check_limits(&self) -> Result<(), SettingsError> {
+        let zeros = [
             ("body_bytes_max", self.body_bytes_max == 0),
             ("header_timeout_ms", self.header_timeout.is_zero()),
             ("body_timeout_ms", self.body_timeout.is_zero()),
             ("connections_max", self.connections_max == 0),
             ("requests_max", self.requests_max == 0),
         ];
-        limits.iter().find(|(_, zero)| *zero).map_or(Ok(()), |(name, _)| Err(SettingsError::Zero(name)))
+        if let Some((name, _)) = zeros.iter().find(|(_, zero)| *zero) {
+            return Err(SettingsError::Zero(name));
+        }
+        let max = tokio::sync::Semaphore::MAX_PERMITS;
+        let counts = [("connections_max", self.connections_max), ("requests_max", self.requests_max)];
+        let too_large = counts.iter().find(|(_, count)| *count > max);
+        too_large.map_or(Ok(()), |(name, _)| Err(SettingsError::TooLarge { name, max }))
     }
 }
 
-/// Where data goes when nobody says: as the XDG convention has it, or `/var/lib/cofer` for a service of root's.
+/// What the flag says, else what the file says. An empty text, as scripts like to leave in variables, says nothing.
+fn text(flag: Option<String>, file: Option<String>) -> Option<String> {
+    [flag, file].into_iter().flatten().find(|text| !text.is_empty())
+}
+
+fn path(flag: Option<PathBuf>, file: Option<PathBuf>) -> Option<PathBuf> {
+    [flag, file].into_iter().flatten().find(|path| !path.as_os_str().is_empty())
+}
+
+/// Where data goes when nobody says: as the XDG convention has it.
 pub fn default_data_dir(variable: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute("XDG_DATA_HOME")
@@ -365,12 +403,12 @@ fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn nowhere(_: &str) -> Option<String> {
+    fn nowhere(_: &str) -> Option<OsString> {
         None
     }
 
-    fn at_home(name: &str) -> Option<String> {
-        (name == "HOME").then(|| "/home/ada".to_owned())
+    fn at_home(name: &str) -> Option<OsString> {
+        (name == "HOME").then(|| "/home/ada".into())
     }
 
     /// The only caller of `decide` with a file: what comes of this text in the file.
@@ -417,7 +455,9 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_zero_and_half_a_tls_are_refused() {
+    fn limits_of_zero_or_beyond_counting_and_half_a_tls_are_refused() {
+        let endless = Layer { connections_max: Some(usize::MAX), ..Layer::default() };
+        assert!(with_file("", endless).unwrap_err().contains("`connections_max` is too large"));
         assert_eq!(
             with_file("requests_max = 0", Layer::default()).unwrap_err(),
             "the setting `requests_max` must not be zero"
@@ -427,10 +467,42 @@ mod tests {
 
     #[test]
     fn a_bad_master_key_is_named_and_not_shown() {
-        let variable = |name: &str| (name == "COFER_MASTER_KEY").then(|| "hunter2".to_owned());
+        let variable = |name: &str| (name == "COFER_MASTER_KEY").then(|| "hunter2".into());
         let error = Settings::decide(Layer::default(), variable).unwrap_err();
         assert!(format!("{error} {error:?}").contains("COFER_MASTER_KEY"));
         assert!(!format!("{error} {error:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_confidential_value_that_is_not_text_is_refused_and_not_passed_over() {
+        use std::os::unix::ffi::OsStringExt;
+        let variable =
+            |name: &str| (name == "COFER_ADMIN_TOKEN").then(|| OsString::from_vec(vec![b'a', 0xff]));
+        let error = Settings::decide(Layer::default(), variable).unwrap_err().to_string();
+        assert!(error.contains("COFER_ADMIN_TOKEN"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_text_says_nothing() {
+        let flags = Layer { listen: Some(String::new()), database: Some(String::new()), ..Layer::default() };
+        let settings = with_file("listen = '127.0.0.1:2'", flags).unwrap();
+        assert_eq!(settings.listen, "127.0.0.1:2");
+    }
+
+    #[test]
+    fn everything_that_must_not_be_logged_is_known() {
+        let variable = |name: &str| match name {
+            "HOME" => Some("/home/ada".into()),
+            "COFER_ADMIN_TOKEN" => Some("chosen".into()),
+            "COFER_MASTER_KEY" => Some("00".repeat(32).into()),
+            _ => None,
+        };
+        let flags =
+            Layer { database: Some("postgres://ada:hunter2@db/cofer".to_owned()), ..Layer::default() };
+        let hidden = Settings::decide(flags, variable).unwrap().confidential.never_to_be_logged;
+        let hidden: Vec<_> =
+            hidden.iter().map(|text| secrecy::ExposeSecret::expose_secret(text).to_owned()).collect();
+        assert_eq!(hidden, ["chosen", &"00".repeat(32), "hunter2"]);
     }
 
     #[test]

@@ -1,36 +1,36 @@
 //! The pool, and the deadline on every statement.
 //!
-//! SQLite's file is *attached* under the name `kb` to an empty in-memory database, so that `kb.projects` is the
-//! same table name there as on PostgreSQL, where `kb` is a schema. With `$1` for parameters, which both take,
-//! one statement serves both; [`on_each!`] runs it on whichever is there.
+//! `kb.projects` is the same table name on both databases (see [`sqlite`]), and both take `$1` for parameters, so one
+//! statement serves both; [`on_each!`] runs it on whichever is there.
 
 use std::fmt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use sqlx::sqlite::SqlitePool;
+use sqlx::{ConnectOptions, Connection};
 
-use crate::failure::{OpenError, StoreError, is_damage};
+use crate::failure::{OpenError, StoreError, is_damage, is_outage};
+use crate::sqlite;
 
 /// No statement or transaction may take longer.
 pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a request waits for a connection before it hears that the database is unavailable.
-const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
-/// SQLite has one writer at a time; a second waits this long for its turn.
-const SQLITE_BUSY_DEADLINE: Duration = Duration::from_secs(5);
-const SQLITE_CONNECTIONS_MAX: u32 = 4;
+pub(crate) const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS_MAX: u32 = 16;
 
-/// Runs the same query on whichever database this store has, within the deadline.
+/// Runs the same query on whichever database this store has, within the deadline for statements or another.
 macro_rules! on_each {
     ($store:expr, |$db:ident| $query:expr) => {
+        $crate::database::on_each!($store, $crate::database::STATEMENT_DEADLINE, |$db| $query)
+    };
+    ($store:expr, $deadline:expr, |$db:ident| $query:expr) => {
         match &$store.pool {
-            $crate::database::Pool::Sqlite($db) => $crate::database::within_deadline($query).await,
-            $crate::database::Pool::Postgres($db) => $crate::database::within_deadline($query).await,
+            $crate::database::Pool::Sqlite($db) => $crate::database::within($deadline, $query).await,
+            $crate::database::Pool::Postgres($db) => $crate::database::within($deadline, $query).await,
         }
     };
 }
@@ -50,6 +50,16 @@ pub(crate) use rows_changed_on_each;
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: Pool,
+    /// SQLite's file.
+    pub(crate) file: Option<Arc<sqlite::File>>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Serve,
+    /// Changes nothing, not even how the file is kept.
+    Look,
 }
 
 #[derive(Clone, Debug)]
@@ -70,7 +80,11 @@ impl DatabaseUrl {
     pub fn parse(text: &str) -> Result<Self, OpenError> {
         if let Some(path) = text.strip_prefix("sqlite:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.is_empty() { Err(OpenError::UnknownUrl) } else { Ok(Self::Sqlite(path.into())) };
+            return match path {
+                "" => Err(OpenError::UnknownUrl),
+                ":memory:" => Err(OpenError::InMemory),
+                path => Ok(Self::Sqlite(path.into())),
+            };
         }
         if text.starts_with("postgres:") || text.starts_with("postgresql:") {
             let options = text.parse().map_err(|source| OpenError::BadPostgresUrl { source })?;
@@ -101,43 +115,40 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// What a look at a database found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inspection {
-    /// No tables yet; the first start makes them.
-    NotMade,
-    /// Ours. Its secrets are sealed with the key of this fingerprint.
-    Made { master_key: Option<String> },
-}
-
-pub(crate) async fn within_deadline<T, E>(work: impl Future<Output = Result<T, E>>) -> Result<T, StoreError>
+pub(crate) async fn within<T, E>(
+    deadline: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, StoreError>
 where
     StoreError: From<E>,
 {
-    match tokio::time::timeout(STATEMENT_DEADLINE, work).await {
+    match tokio::time::timeout(deadline, work).await {
         Ok(outcome) => outcome.map_err(StoreError::from),
-        Err(_elapsed) => Err(StoreError::TooSlow),
+        Err(_elapsed) => Err(StoreError::TooSlow { deadline }),
     }
 }
 
 impl Store {
     /// Connects, and brings the tables up to date.
     pub async fn open(url: &DatabaseUrl) -> Result<Self, OpenError> {
-        let store = Self::connect(url).await?;
+        let store = Self::connect(url, Access::Serve).await?;
         store.migrate(url).await?;
         Ok(store)
     }
 
-    async fn connect(url: &DatabaseUrl) -> Result<Self, OpenError> {
-        let pool = match url {
-            DatabaseUrl::Sqlite(path) => open_sqlite(path).await.map(Pool::Sqlite),
-            DatabaseUrl::Postgres(options) => open_postgres(options).await.map(Pool::Postgres),
+    pub(crate) async fn connect(url: &DatabaseUrl, access: Access) -> Result<Self, OpenError> {
+        let connected = match url {
+            DatabaseUrl::Sqlite(path) => sqlite::open(path, access).await,
+            DatabaseUrl::Postgres(options) => open_postgres(options).await,
         };
-        pool.map(|pool| Self { pool }).map_err(|source| OpenError::failed(url, source))
+        connected.map_err(|source| OpenError::failed(url, source))
     }
 
-    /// Whether the database answers.
+    /// Whether the database answers, and is still the one that was opened.
     pub async fn ping(&self) -> Result<(), StoreError> {
+        if let Some(file) = &self.file {
+            file.check().map_err(|source| StoreError::Unavailable { source: source.into() })?;
+        }
         rows_changed_on_each!(self, sqlx::query("SELECT 1")).map(|_| ())
     }
 
@@ -149,45 +160,19 @@ impl Store {
         }
     }
 
-    /// Looks at a database without changing it.
-    pub async fn inspect(url: &DatabaseUrl) -> Result<Inspection, OpenError> {
-        if let DatabaseUrl::Sqlite(path) = url
-            && !path.exists()
-        {
-            return Ok(Inspection::NotMade);
-        }
-        let store = Self::connect(url).await?;
-        let inspection = store.look(url).await;
-        store.close().await;
-        inspection
-    }
-
-    async fn look(&self, url: &DatabaseUrl) -> Result<Inspection, OpenError> {
-        const SQL: &str = "SELECT MAX(version) FROM kb.schema_migrations";
-        let newest: Result<Option<i64>, StoreError> =
-            on_each!(self, |db| sqlx::query_scalar(SQL).fetch_one(db));
-        match newest {
-            Ok(Some(version)) if version > newest_known() => {
-                Err(OpenError::Newer { url: url.clone(), version })
-            }
-            Ok(Some(_)) => {
-                Ok(Inspection::Made { master_key: self.master_key_in_use().await.unwrap_or_default() })
-            }
-            Err(StoreError::Fault { source }) if is_damage(&source) => Err(OpenError::failed(url, source)),
-            Err(StoreError::Unavailable { source }) => Err(OpenError::failed(url, source)),
-            _ => Ok(Inspection::NotMade),
-        }
-    }
-
     async fn migrate(&self, url: &DatabaseUrl) -> Result<(), OpenError> {
         let outcome = match &self.pool {
             Pool::Sqlite(pool) => in_kb(sqlx::migrate!("migrations/sqlite")).run(pool).await,
             Pool::Postgres(pool) => in_kb(sqlx::migrate!("migrations/postgres")).run(pool).await,
         };
-        outcome.map_err(|source| match (source, url) {
-            (MigrateError::VersionMissing(version), _) => OpenError::Newer { url: url.clone(), version },
-            (MigrateError::Execute(source), _) if is_damage(&source) => OpenError::failed(url, source),
-            (source, _) => OpenError::Migration { url: url.clone(), source: Box::new(source) },
+        outcome.map_err(|error| match error {
+            MigrateError::VersionMissing(version) => OpenError::Newer { url: url.clone(), version },
+            MigrateError::Execute(source) | MigrateError::ExecuteMigration(source, _)
+                if is_damage(&source) || is_outage(&source) =>
+            {
+                OpenError::failed(url, source)
+            }
+            error => OpenError::Migration { url: url.clone(), source: Box::new(error) },
         })
     }
 }
@@ -199,56 +184,15 @@ fn in_kb(mut migrator: Migrator) -> Migrator {
     migrator
 }
 
-async fn open_sqlite(path: &Path) -> sqlx::Result<SqlitePool> {
-    let file = path.to_string_lossy().into_owned();
-    let options = SqliteConnectOptions::new()
-        .create_if_missing(true)
-        .foreign_keys(true)
-        .busy_timeout(SQLITE_BUSY_DEADLINE);
-    make_for_this_user_alone(path)?;
-    // By hand first: a pool retries what fails, and would only tell that time ran out.
-    let mut first = options.connect().await?;
-    attach_kb(&mut first, &file).await?;
-    first.close().await?;
-    SqlitePoolOptions::new()
-        .max_connections(SQLITE_CONNECTIONS_MAX)
-        .acquire_timeout(ACQUIRE_DEADLINE)
-        .test_before_acquire(false)
-        .after_connect(move |connection, _| {
-            let file = file.clone();
-            Box::pin(async move { attach_kb(connection, &file).await })
-        })
-        .connect_with(options)
-        .await
-}
-
-/// SQLite's companion files take their mode from this one.
-fn make_for_this_user_alone(path: &Path) -> std::io::Result<()> {
-    std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map(|_| ())
-}
-
-async fn attach_kb(connection: &mut SqliteConnection, file: &str) -> sqlx::Result<()> {
-    sqlx::query("ATTACH DATABASE $1 AS kb").bind(file).execute(&mut *connection).await?;
-    // Readers do not wait for the writer. What was committed survives the death of this process; only a power cut may
-    // lose the newest transactions, never the file.
-    sqlx::query("PRAGMA kb.journal_mode = WAL").execute(&mut *connection).await?;
-    sqlx::query("PRAGMA kb.synchronous = NORMAL").execute(&mut *connection).await?;
-    Ok(())
-}
-
-async fn open_postgres(options: &PgConnectOptions) -> sqlx::Result<PgPool> {
+async fn open_postgres(options: &PgConnectOptions) -> sqlx::Result<Store> {
     let options = options.clone().application_name("cofer");
-    // By hand first, for the same reason.
+    // By hand first: a pool retries what fails, and would only tell that time ran out.
     let first = tokio::time::timeout(ACQUIRE_DEADLINE, options.connect()).await;
     first.map_err(|_elapsed| sqlx::Error::PoolTimedOut)??.close().await?;
-    PgPoolOptions::new()
+    let pool = PgPoolOptions::new()
         .max_connections(POSTGRES_CONNECTIONS_MAX)
         .acquire_timeout(ACQUIRE_DEADLINE)
         .connect_with(options)
-        .await
-}
-
-/// The newest migration that this Cofer has.
-fn newest_known() -> i64 {
-    sqlx::migrate!("migrations/sqlite").iter().map(|migration| migration.version).max().unwrap_or_default()
+        .await?;
+    Ok(Store { pool: Pool::Postgres(pool), file: None })
 }

@@ -2,11 +2,12 @@
 //! ([`StoreError`]). Codes of SQLite and PostgreSQL are known here only.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cofer_model::Kind;
 use sqlx::migrate::MigrateError;
 
-use crate::database::{DatabaseUrl, STATEMENT_DEADLINE};
+use crate::database::DatabaseUrl;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +16,8 @@ pub enum OpenError {
         "the database address is neither `sqlite:PATH` nor `postgres://USER:PASSWORD@HOST:PORT/DATABASE`"
     )]
     UnknownUrl,
+    #[error("a database in memory would forget everything; give `sqlite:PATH`")]
+    InMemory,
     #[error("the PostgreSQL address cannot be read")]
     BadPostgresUrl {
         #[source]
@@ -70,7 +73,7 @@ impl OpenError {
 
     pub fn kind(&self) -> Kind {
         match self {
-            Self::UnknownUrl | Self::BadPostgresUrl { .. } => Kind::Invalid,
+            Self::UnknownUrl | Self::InMemory | Self::BadPostgresUrl { .. } => Kind::Invalid,
             Self::Unreachable { .. } => Kind::Unavailable,
             Self::Refused { .. } => Kind::Forbidden,
             Self::Damaged { .. } | Self::File { .. } | Self::Newer { .. } | Self::Migration { .. } => {
@@ -85,13 +88,15 @@ impl OpenError {
 pub enum StoreError {
     #[error("that name is taken")]
     Taken,
+    #[error("what it belongs to was deleted meanwhile")]
+    OwnerGone,
     #[error("the database does not answer")]
     Unavailable {
         #[source]
         source: sqlx::Error,
     },
-    #[error("the database did not answer within {STATEMENT_DEADLINE:?}")]
-    TooSlow,
+    #[error("the database did not answer within {deadline:?}")]
+    TooSlow { deadline: Duration },
     #[error("the database refused a statement")]
     Fault {
         #[source]
@@ -112,7 +117,8 @@ impl StoreError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Taken => Kind::Conflict,
-            Self::Unavailable { .. } | Self::TooSlow => Kind::Unavailable,
+            Self::OwnerGone => Kind::NotFound,
+            Self::Unavailable { .. } | Self::TooSlow { .. } => Kind::Unavailable,
             Self::Fault { .. } | Self::Unreadable { .. } => Kind::Internal,
         }
     }
@@ -122,6 +128,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(source: sqlx::Error) -> Self {
         match &source {
             sqlx::Error::Database(error) if error.is_unique_violation() => Self::Taken,
+            sqlx::Error::Database(error) if error.is_foreign_key_violation() => Self::OwnerGone,
             _ if is_outage(&source) => Self::Unavailable { source },
             _ => Self::Fault { source },
         }
@@ -129,7 +136,7 @@ impl From<sqlx::Error> for StoreError {
 }
 
 /// Failures that pass: the server is away, restarting or full. All else is a fault of ours or of the data.
-fn is_outage(error: &sqlx::Error) -> bool {
+pub(crate) fn is_outage(error: &sqlx::Error) -> bool {
     match error {
         // A connection that was cut in the middle of a message reads as a broken protocol.
         sqlx::Error::Io(_)
@@ -143,13 +150,13 @@ fn is_outage(error: &sqlx::Error) -> bool {
     }
 }
 
-/// PostgreSQL: connection exceptions, no resources, operator intervention. SQLite: busy, locked, read-only, I/O
+/// PostgreSQL: connection exceptions, transactions that got in each other's way, no resources, operator intervention. SQLite: busy, locked, read-only, I/O
 /// error, full, cannot open (primary code in the low byte).
 fn is_outage_code(code: &str) -> bool {
     let sqlite_primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     match sqlite_primary {
         Some(primary) => matches!(primary, 5 | 6 | 8 | 10 | 13 | 14),
-        None => ["08", "53", "57P"].iter().any(|class| code.starts_with(class)),
+        None => ["08", "40", "53", "57P"].iter().any(|class| code.starts_with(class)),
     }
 }
 
@@ -157,4 +164,10 @@ fn is_outage_code(code: &str) -> bool {
 pub(crate) fn is_damage(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.and_then(|code| code.parse::<u32>().ok()).is_some_and(|code| matches!(code & 0xff, 11 | 26))
+}
+
+/// The table is not there: SQLite's plain error (1), PostgreSQL's undefined table or schema.
+pub(crate) fn is_missing_table(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| ["1", "42P01", "3F000"].contains(&&*code))
 }

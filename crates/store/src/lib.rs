@@ -16,14 +16,17 @@
 mod codec;
 mod database;
 mod failure;
+mod inspect;
 mod projects;
 mod seal;
 mod secrets;
+mod sqlite;
 mod tokens;
 
-pub use database::{DatabaseUrl, Inspection, Store};
+pub use database::{DatabaseUrl, Store};
 pub use failure::{OpenError, StoreError};
+pub use inspect::Inspection;
 pub use projects::{NewProject, ProjectChange};
 pub use seal::{BadMasterKey, MasterKey};
 pub use secrets::SecretsError;
-pub use tokens::{NewToken, TokenHash};
+pub use tokens::{NewToken, Revocation, TokenHash, generate_token};

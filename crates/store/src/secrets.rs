@@ -4,6 +4,8 @@
 //! secret first touches that row, naming the key they hold. So a rotation and a write can never pass each other
 //! unseen: one of them waits for the other, and a writer with yesterday's key is told so.
 
+use std::time::Duration;
+
 use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName};
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
@@ -14,6 +16,8 @@ use crate::failure::StoreError;
 use crate::seal::{MasterKey, Place};
 
 const CHECK_TEXT: &[u8] = b"cofer";
+/// A rotation touches every secret there is.
+const ROTATION_DEADLINE: Duration = Duration::from_mins(5);
 /// Touches the row, so that it stays locked until the transaction ends, if this is the key in use.
 const HOLD_KEY: &str = "UPDATE kb.master_key SET id = id WHERE id = $1";
 
@@ -22,6 +26,8 @@ const HOLD_KEY: &str = "UPDATE kb.master_key SET id = id WHERE id = $1";
 pub enum SecretsError {
     #[error("the secrets are sealed with master key {sealed_with}, and this process holds {held}")]
     OtherKey { sealed_with: String, held: String },
+    #[error("the check of the master key was altered in the database; restore a backup")]
+    CheckAltered,
     #[error("secret {name} does not open: its row was altered or moved")]
     Tampered { name: SecretName },
     #[error(transparent)]
@@ -32,7 +38,7 @@ impl SecretsError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::OtherKey { .. } => Kind::Unavailable,
-            Self::Tampered { .. } => Kind::Internal,
+            Self::CheckAltered | Self::Tampered { .. } => Kind::Internal,
             Self::Store(error) => error.kind(),
         }
     }
@@ -81,18 +87,18 @@ impl Store {
 
     /// Declares the first master key, or checks that this is the one in use.
     pub async fn hold_master_key(&self, key: &MasterKey, now: Moment) -> Result<(), SecretsError> {
-        const SQL: &str = "INSERT INTO kb.master_key (id, sealed_check, created_at) \
-             SELECT $1, $2, $3 WHERE NOT EXISTS (SELECT 1 FROM kb.master_key)";
+        const SQL: &str = "INSERT INTO kb.master_key (slot, id, sealed_check, created_at) VALUES (1, $1, $2, $3) \
+             ON CONFLICT (slot) DO NOTHING";
         const CHECK: &str = "SELECT id, sealed_check FROM kb.master_key";
         let held = key.fingerprint();
         let check = key.seal(Place::Check, CHECK_TEXT);
         rows_changed_on_each!(self, sqlx::query(SQL).bind(&held).bind(&check).bind(Stored(now)))?;
         let (sealed_with, check): (String, Vec<u8>) =
             on_each!(self, |db| sqlx::query_as(CHECK).fetch_one(db))?;
-        match key.open(Place::Check, &check) {
-            Ok(_) if sealed_with == held => Ok(()),
-            _ => Err(SecretsError::OtherKey { sealed_with, held }),
+        if sealed_with != held {
+            return Err(SecretsError::OtherKey { sealed_with, held });
         }
+        key.open(Place::Check, &check).map(|_| ()).map_err(|_| SecretsError::CheckAltered)
     }
 
     /// Names only, in order.
@@ -176,7 +182,7 @@ impl Store {
             "UPDATE kb.project_secrets SET key_id = $3, sealed = $4 WHERE project_id = $1 AND name = $2";
         let (held, next) = (old.fingerprint(), new.fingerprint());
         let check = new.seal(Place::Check, CHECK_TEXT);
-        let resealed: Result<Option<usize>, SecretsError> = on_each!(self, |db| async {
+        let resealed: Result<Option<usize>, SecretsError> = on_each!(self, ROTATION_DEADLINE, |db| async {
             let mut transaction = db.begin().await?;
             let set = sqlx::query(SET_KEY).bind(&held).bind(&next).bind(&check).bind(Stored(now));
             if set.execute(&mut *transaction).await?.rows_affected() == 0 {

@@ -1,9 +1,10 @@
 //! Access tokens: made of high entropy, kept as a hash, found by a part of it and compared in constant time.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use cofer_model::mask::{TOKEN_PREFIX, TOKEN_SECRET_CHARS};
+use cofer_model::project::DEFAULT_PROJECT;
 use cofer_model::{Label, Moment, ProjectId, ProjectName, Scopes, Token, TokenId};
 use data_encoding::BASE32_NOPAD;
 use secrecy::{ExposeSecret, SecretString};
@@ -99,8 +100,22 @@ macro_rules! select_token {
     };
 }
 
+/// What became of a revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revocation {
+    Done,
+    NotThere,
+    /// Refused: nobody would be left who may do everything, for good.
+    LastAdministrator,
+}
+
+fn is_last_administrator(lasting: &[Token], id: TokenId) -> bool {
+    let mut administrators = lasting.iter().filter(|token| token.is_admin()).map(|token| token.id);
+    administrators.next() == Some(id) && administrators.next().is_none()
+}
+
 /// A new token in clear: the recognisable prefix, then base 32 in lower case, which survives a double click.
-fn generate() -> SecretString {
+pub fn generate_token() -> SecretString {
     let mut entropy = [0_u8; TOKEN_ENTROPY_BYTES];
     fill_random(&mut entropy);
     let secret = BASE32_NOPAD.encode(&entropy).to_lowercase();
@@ -120,21 +135,19 @@ impl Store {
         new: NewToken,
         now: Moment,
     ) -> Result<(Token, SecretString), StoreError> {
-        let clear = generate();
+        let clear = generate_token();
         let token = self.insert_token(TokenId::generate(), new, &clear, now).await?;
         Ok((token, clear))
     }
 
-    /// Makes the first token, in place of an earlier one: with this text if one is given.
+    /// Makes this the admin token, in place of an earlier one.
     pub async fn set_admin_token(
         &self,
         new: NewToken,
-        given: Option<&SecretString>,
+        clear: &SecretString,
         now: Moment,
-    ) -> Result<SecretString, StoreError> {
-        let clear = given.cloned().unwrap_or_else(generate);
-        self.insert_token(ADMIN_TOKEN, new, &clear, now).await?;
-        Ok(clear)
+    ) -> Result<(), StoreError> {
+        self.insert_token(ADMIN_TOKEN, new, clear, now).await.map(|_| ())
     }
 
     async fn insert_token(
@@ -185,14 +198,33 @@ impl Store {
         rows.into_iter().find(|row| hash.matches(&row.hash)).map(Token::try_from).transpose()
     }
 
-    /// Says whether it was there.
-    pub async fn delete_token(&self, id: TokenId) -> Result<bool, StoreError> {
+    /// Ends a token, unless nobody would be left who may do everything.
+    pub async fn revoke_token(&self, id: TokenId) -> Result<Revocation, StoreError> {
+        const ONE_AT_A_TIME: &str = "UPDATE kb.projects SET name = name WHERE name = $1";
+        const ALL: &str = select_token!("WHERE token.project_id IS NULL AND token.expires_at IS NULL");
         const SQL: &str = "DELETE FROM kb.tokens WHERE id = $1";
-        Ok(rows_changed_on_each!(self, sqlx::query(SQL).bind(Stored(id.0)))? > 0)
+        on_each!(self, |db| async {
+            let mut transaction = db.begin().await?;
+            // Two administrators who revoke each other at once: the second waits here, and then sees the first one gone.
+            sqlx::query(ONE_AT_A_TIME).bind(DEFAULT_PROJECT).execute(&mut *transaction).await?;
+            let rows: Vec<Row> = sqlx::query_as(ALL).fetch_all(&mut *transaction).await?;
+            let lasting = rows.into_iter().map(Token::try_from).collect::<Result<Vec<_>, _>>()?;
+            if is_last_administrator(&lasting, id) {
+                return Ok(Revocation::LastAdministrator);
+            }
+            let done = sqlx::query(SQL).bind(Stored(id.0)).execute(&mut *transaction).await?;
+            transaction.commit().await?;
+            Ok::<_, StoreError>(if done.rows_affected() > 0 {
+                Revocation::Done
+            } else {
+                Revocation::NotThere
+            })
+        })
     }
 
     /// Remembers when tokens were last used; called now and then with what has come together.
-    pub async fn note_token_uses(&self, uses: &HashMap<TokenId, Moment>) -> Result<(), StoreError> {
+    /// Always in the same order, so that two of these never wait for each other.
+    pub async fn note_token_uses(&self, uses: &BTreeMap<TokenId, Moment>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE kb.tokens SET last_used_at = $2 WHERE id = $1 AND (last_used_at IS NULL OR last_used_at < $2)";
         on_each!(self, |db| async {
             let mut transaction = db.begin().await?;
@@ -210,10 +242,10 @@ mod tests {
 
     #[test]
     fn a_token_has_the_prefix_and_the_length_by_which_it_is_recognised_and_masked() {
-        let token = generate();
+        let token = generate_token();
         let secret = token.expose_secret().strip_prefix(TOKEN_PREFIX).unwrap();
         assert_eq!(secret.len(), TOKEN_SECRET_CHARS);
         assert!(secret.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7')));
-        assert_ne!(generate().expose_secret(), token.expose_secret());
+        assert_ne!(generate_token().expose_secret(), token.expose_secret());
     }
 }

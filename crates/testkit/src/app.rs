@@ -108,6 +108,19 @@ impl Start {
 
     /// The same, for starts that are meant to fail.
     pub async fn try_serve(self) -> Result<App, Ran> {
+        let app = self.starting();
+        let listening = tokio::time::timeout(START_DEADLINE, app.stdout.find("listening on ")).await;
+        let Ok(listening) = listening else { panic!("no `listening on` in time; its log: {}", app.log()) };
+        let Some(line) = listening else { return Err(app.wait().await.1) };
+        let token_file = app.data_dir().join("admin.token");
+        let token = app.start.variables.get("COFER_ADMIN_TOKEN").cloned();
+        let token = token.or_else(|| Some(std::fs::read_to_string(token_file).ok()?.trim().to_owned()));
+        let url = line.trim_start_matches("listening on ").to_owned();
+        Ok(App { url, token: token.unwrap_or_default(), ..app })
+    }
+
+    /// Starts `cofer serve` and waits for nothing. It has no address yet.
+    pub fn starting(self) -> App {
         let mut command = Command::new(&self.program);
         command.arg("serve").args(["--listen", &self.listen]).args(&self.args);
         command.env_clear().envs(&self.variables).kill_on_drop(true);
@@ -115,19 +128,8 @@ impl Start {
         let mut child = command.spawn().expect("cofer starts");
         let stderr = Lines::of(child.stderr.take().expect("piped"));
         let stdout = Lines::of(child.stdout.take().expect("piped"));
-        let url = tokio::time::timeout(START_DEADLINE, stdout.find("listening on ")).await;
-        let Ok(url) = url else { panic!("no `listening on` in time; its log: {}", stderr.text()) };
-        let Some(line) = url else {
-            let status = child.wait().await.expect("its end");
-            stderr.ended().await;
-            return Err(Ran { code: status.code(), stdout: stdout.text(), stderr: stderr.text() });
-        };
-        let url = line.trim_start_matches("listening on ").to_owned();
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
-        let token_file = self.data_dir().join("admin.token");
-        let token = self.variables.get("COFER_ADMIN_TOKEN").cloned();
-        let token = token.or_else(|| Some(std::fs::read_to_string(token_file).ok()?.trim().to_owned()));
-        Ok(App { start: self, child, url, token: token.unwrap_or_default(), http, stdout, stderr })
+        App { child, start: self, url: String::new(), token: String::new(), http, stdout, stderr }
     }
 }
 

@@ -20,7 +20,7 @@ impl Doctor {
     /// Fails when anything does; warnings are only said.
     pub async fn run(self, format: Format) -> Result<ExitCode, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
-        let settings = Settings::decide(self.settings, variable)
+        let settings = Settings::decide(self.settings, |name| std::env::var_os(name))
             .map_err(|error| Failure::caused(error.kind(), &error))?;
         let findings = with_spinner("looking around", examine(&settings, variable)).await;
         format.print(&findings, || findings.iter().map(line).collect::<Vec<_>>().join("\n"));

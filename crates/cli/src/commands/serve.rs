@@ -15,7 +15,7 @@ pub struct Serve {
 impl Serve {
     pub async fn run(self) -> Result<(), Failure> {
         let variable = |name: &str| std::env::var(name).ok();
-        let settings = Settings::decide(self.settings, variable)
+        let settings = Settings::decide(self.settings, |name| std::env::var_os(name))
             .map_err(|error| Failure::caused(error.kind(), &error))?;
         let telemetry = Telemetry::start(settings.log_format, &settings.log, variable)
             .map_err(|error| Failure::caused(error.kind(), &error))?;

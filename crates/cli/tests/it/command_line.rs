@@ -36,7 +36,7 @@ async fn exit_codes_tell_what_went_wrong() {
         app.cofer(&["project", "show", "../tokens"]).await.failed_with(3).contains("there is no project")
     );
     let stranger = app.cofer_with(&[("COFER_TOKEN", "wrong")], &["project", "ls"]).await;
-    assert!(stranger.failed_with(5).contains("not known"), "{stranger:?}");
+    assert!(stranger.failed_with(5).contains("not known here"), "{stranger:?}");
     app.stop().await;
     let alone = start().cofer(&["project", "ls"]).await;
     assert!(alone.failed_with(6).contains("cofer serve"), "{alone:?}");

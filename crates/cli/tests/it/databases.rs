@@ -127,3 +127,24 @@ async fn a_database_of_a_newer_cofer_is_reported_and_left_alone() {
     let ran = start.cofer(&["serve", "--listen", "127.0.0.1:0"]).await;
     assert!(ran.failed_with(1).contains("newer Cofer"), "{ran:?}");
 }
+
+#[tokio::test]
+async fn a_start_that_waits_for_another_to_bring_the_database_up_to_date_says_so_and_can_be_stopped() {
+    let Some(postgres) = engines::postgres() else { return };
+    let database = postgres.fresh_database().await;
+    let mut other = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    // Whoever migrates holds an advisory lock made of the database's name, as sqlx has it.
+    let name = url::Url::parse(database.url()).unwrap().path().trim_start_matches('/').to_owned();
+    let lock = 0x3d32_ad9e_i64 * i64::from(crc32(name.as_bytes()));
+    sqlx::query("SELECT pg_advisory_lock($1)").bind(lock).execute(&mut other).await.unwrap();
+    let waiting = start().variable("COFER_DATABASE_URL", database.url()).starting();
+    waiting.logged("another Cofer may be bringing it up to date").await;
+    waiting.stop().await;
+    other.close().await.unwrap();
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    })
+}

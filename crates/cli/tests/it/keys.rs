@@ -74,3 +74,48 @@ async fn a_key_from_the_environment_is_replaced_by_naming_the_previous_one() {
     app.logged("1 secrets sealed anew").await;
     app.stop().await.variable("COFER_MASTER_KEY_PREVIOUS", "").serve().await.stop().await;
 }
+
+/// The reviewer's way of losing every secret: hang up in the middle of a rotation, again and again.
+#[tokio::test]
+async fn callers_who_hang_up_during_a_rotation_lose_nothing() {
+    let app = serving().await;
+    for n in 0..20 {
+        app.put(&format!("/api/v1/projects/default/secrets/S{n}"), &json!({"value": "v"})).await;
+    }
+    for n in 0..25_u64 {
+        let mut client = tokio::net::TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+        let head = format!(
+            "POST /api/v1/master-key/rotate HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
+            app.token
+        );
+        tokio::io::AsyncWriteExt::write_all(&mut client, head.as_bytes()).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_micros(500 * n)).await;
+        drop(client);
+        let probe = app.put("/api/v1/projects/default/secrets/PROBE", &json!({"value": "v"})).await;
+        assert_eq!(probe.status, 200, "round {n}: {probe:?}");
+    }
+    // A last rotation opens every secret; the next start checks the key.
+    let rotated = app.post("/api/v1/master-key/rotate", &json!({})).await;
+    assert_eq!(rotated.json()["secrets"], 21, "{rotated:?}");
+    app.stop().await.serve().await.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_killed_at_any_moment_of_a_rotation_starts_again_with_every_secret() {
+    let mut app = serving().await;
+    for n in 0..10 {
+        app.put(&format!("/api/v1/projects/default/secrets/S{n}"), &json!({"value": "v"})).await;
+    }
+    for n in 0..8_u64 {
+        let rotation =
+            app.request(reqwest::Method::POST, "/api/v1/master-key/rotate").bearer_auth(&app.token).send();
+        let rotation = tokio::spawn(rotation);
+        tokio::time::sleep(std::time::Duration::from_millis(3 * n)).await;
+        app = app.kill().await.serve().await;
+        // Cut off or answered: either way it is over.
+        let _ = rotation.await.unwrap();
+        let rotated = app.post("/api/v1/master-key/rotate", &json!({})).await;
+        assert_eq!(rotated.json()["secrets"], 10, "round {n}: {rotated:?}");
+    }
+    app.stop().await;
+}

@@ -69,6 +69,8 @@ async fn traces_are_exported_to_where_the_standard_variables_say() {
         .variable("OTEL_BSP_SCHEDULE_DELAY", "100")
         .serve()
         .await;
+    app.post("/api/v1/projects", &json!({"name": "said-in-a-log-line"})).await;
+    app.logged("said-in-a-log-line").await;
     let sent = "4bf92f3577b34da6a3ce929d0e0e4736";
     let request = app.request(Method::GET, "/api/v1/projects").bearer_auth(&app.token);
     let traced = app.send(request.header("traceparent", format!("00-{sent}-00f067aa0ba902b7-01"))).await;
@@ -88,7 +90,10 @@ async fn traces_are_exported_to_where_the_standard_variables_say() {
     assert!(has(b"GET /api/v1/projects") && has(b"my-cofer"), "no span arrived");
     assert!(has(&bytes(sent)), "the caller's trace goes on");
     assert!(has(&bytes(&own)), "the trace id in the envelope is the one that is exported");
-    assert!(!has(token.as_bytes()));
+    assert!(
+        !has(token.as_bytes()) && !has(b"said-in-a-log-line"),
+        "log lines are masked, so they are not exported"
+    );
 }
 
 /// Takes whatever is sent and says thank you.

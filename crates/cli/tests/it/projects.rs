@@ -68,3 +68,52 @@ async fn the_default_project_stays() {
     assert_eq!(app.patch("/api/v1/projects/default", &json!({"description": "mine"})).await.status, 200);
     app.stop().await;
 }
+
+#[tokio::test]
+async fn a_nul_is_refused_alike_on_both_databases() {
+    let Some(postgres) = cofer_testkit::engines::postgres() else { return };
+    let database = postgres.fresh_database().await;
+    for database in [None, Some(database.url())] {
+        let start = crate::start().variable("COFER_DATABASE_URL", database.unwrap_or_default());
+        let app = start.serve().await;
+        for path in ["/api/v1/projects/a%00b", "/api/v1/projects/a%00b/secrets"] {
+            assert_eq!(app.get(path).await.refusal(), "404 not_found", "{path}");
+        }
+        let described = app.post("/api/v1/projects", &json!({"name": "n", "description": "a\u{0}b"})).await;
+        assert_eq!(described.refusal(), "422 validation_error");
+        let token = json!({"name": "t", "scopes": ["admin:read"], "project": "a\u{0}b"});
+        assert_eq!(app.post("/api/v1/tokens", &token).await.refusal(), "404 not_found");
+        app.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_project_deleted_while_it_is_used_is_never_a_fault_of_ours() {
+    let app = std::sync::Arc::new(serving().await);
+    for _ in 0..10 {
+        app.post("/api/v1/projects", &json!({"name": "p"})).await;
+        let users = (0..6).map(|n| {
+            let app = app.clone();
+            tokio::spawn(async move {
+                match n {
+                    0 => app.delete("/api/v1/projects/p").await,
+                    1..=3 => {
+                        app.put(&format!("/api/v1/projects/p/secrets/S{n}"), &json!({"value": "v"})).await
+                    }
+                    _ => {
+                        app.post(
+                            "/api/v1/tokens",
+                            &json!({"name": "t", "scopes": ["admin:read"], "project": "p"}),
+                        )
+                        .await
+                    }
+                }
+            })
+        });
+        for user in users.collect::<Vec<_>>() {
+            let answer = user.await.unwrap();
+            assert!([200, 201, 204, 404].contains(&answer.status), "{answer:?}");
+        }
+    }
+    std::sync::Arc::into_inner(app).unwrap().stop().await;
+}

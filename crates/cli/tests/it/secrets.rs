@@ -55,3 +55,29 @@ async fn a_refused_secret_is_not_repeated_in_the_refusal() {
     assert!(!app.log().contains("hunter2"), "not even at the most talkative level");
     app.stop().await;
 }
+
+#[tokio::test]
+async fn setting_a_secret_again_and_again_takes_no_memory() {
+    let app = serving().await;
+    let resident = async || {
+        let metrics = app.get("/metrics").await.text;
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
+            .unwrap()
+            .to_owned();
+        line.parse::<f64>().unwrap()
+    };
+    for n in 0..5 {
+        app.put("/api/v1/projects/default/secrets/A", &json!({"value": format!("{n:065000}")})).await;
+    }
+    let before = resident().await;
+    for n in 0..40 {
+        let answer =
+            app.put("/api/v1/projects/default/secrets/A", &json!({"value": format!("{n:064999}")})).await;
+        assert_eq!(answer.status, 200);
+    }
+    let grown = resident().await - before;
+    assert!(grown < 16e6, "it kept {grown} bytes");
+    app.stop().await;
+}

@@ -69,9 +69,22 @@ async fn an_admin_token_can_be_given_and_replaces_the_one_that_was_made() {
 
 #[tokio::test]
 async fn an_admin_token_that_cannot_be_sent_is_refused_and_a_short_one_warned_about() {
-    let refused = start().variable("COFER_ADMIN_TOKEN", "with space").try_serve().await.unwrap_err();
-    assert!(refused.failed_with(2).contains("COFER_ADMIN_TOKEN"));
+    for unusable in ["with space".to_owned(), "x".repeat(1025)] {
+        let refused = start().variable("COFER_ADMIN_TOKEN", unusable).try_serve().await.unwrap_err();
+        assert!(refused.failed_with(2).contains("COFER_ADMIN_TOKEN"));
+    }
     let app = start().variable("COFER_ADMIN_TOKEN", "short").serve().await;
     app.logged("can be guessed").await;
     app.stop().await;
+}
+
+#[tokio::test]
+async fn switches_are_given_as_people_write_them() {
+    for value in ["1", "true", "yes", "on"] {
+        let app = start().variable("COFER_OPEN_METRICS", value).serve().await;
+        assert_eq!(app.send(app.request(reqwest::Method::GET, "/metrics")).await.status, 200, "{value}");
+        app.stop().await;
+    }
+    let endless = start().arg("--requests-max=18446744073709551615").try_serve().await.unwrap_err();
+    assert!(endless.failed_with(2).contains("too large"), "{endless:?}");
 }

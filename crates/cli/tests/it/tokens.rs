@@ -15,6 +15,10 @@ async fn token(app: &App, body: Value) -> (String, String) {
     (made["id"].as_str().unwrap().to_owned(), made["token"].as_str().unwrap().to_owned())
 }
 
+fn all_scopes() -> Value {
+    json!(["admin:read", "admin:write", "tools:call", "agents:run", "environments:write"])
+}
+
 async fn get(app: &App, path: &str, token: &str) -> String {
     let answer = app.call(Method::GET, path, token, None).await;
     if answer.status < 400 { answer.status.to_string() } else { answer.refusal() }
@@ -136,7 +140,13 @@ async fn nobody_can_hand_out_more_than_they_have() {
 async fn the_last_administrator_cannot_be_revoked() {
     let app = serving().await;
     assert_eq!(app.delete("/api/v1/tokens/admin").await.refusal(), "409 conflict");
-    let (_, second) = token(&app, json!({"name": "second", "scopes": ["admin:read", "admin:write"]})).await;
+    for (name, scopes, seconds) in
+        [("some", json!(["admin:read", "admin:write"]), None), ("brief", all_scopes(), Some(3600))]
+    {
+        token(&app, json!({"name": name, "scopes": scopes, "expires_in_seconds": seconds})).await;
+        assert_eq!(app.delete("/api/v1/tokens/admin").await.refusal(), "409 conflict", "{name}");
+    }
+    let (_, second) = token(&app, json!({"name": "second", "scopes": all_scopes()})).await;
     assert_eq!(app.delete("/api/v1/tokens/admin").await.status, 204);
     assert_eq!(get(&app, "/api/v1/projects", &second).await, "200");
     app.stop().await;
@@ -187,16 +197,84 @@ async fn tokens_of_one_name_are_told_apart_by_id() {
 }
 
 #[tokio::test]
-async fn guessing_is_slowed_down_and_those_who_are_known_are_not_affected() {
+async fn a_token_that_ends_soon_cannot_make_one_that_lasts() {
     let app = serving().await;
+    let (_, brief) =
+        token(&app, json!({"name": "brief", "scopes": ["admin:write"], "expires_in_seconds": 100})).await;
+    for seconds in [json!(null), json!(100_000)] {
+        let body = json!({"name": "child", "scopes": ["admin:write"], "expires_in_seconds": seconds});
+        let child = app.call(Method::POST, "/api/v1/tokens", &brief, Some(&body)).await.json();
+        let tokens = app.get("/api/v1/tokens").await.json();
+        let parent =
+            tokens.as_array().unwrap().iter().find(|token| token["name"] == "brief").unwrap().clone();
+        assert_eq!(child["expires_at"], parent["expires_at"]);
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_file_whose_token_was_revoked_is_removed() {
+    let app = serving().await;
+    token(&app, json!({"name": "second", "scopes": all_scopes()})).await;
+    assert_eq!(app.delete("/api/v1/tokens/admin").await.status, 204);
+    let app = app.stop().await.serve().await;
+    assert!(!app.data_dir().join("admin.token").exists());
+    assert!(!app.log().contains("curl"), "nothing is suggested that cannot work");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_first_start_that_could_not_write_the_token_is_made_up_for_by_the_next() {
+    let start = crate::start();
+    let in_the_way = start.data_dir().join("admin.draft");
+    std::fs::create_dir_all(&in_the_way).unwrap();
+    let refused = start.cofer(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert!(refused.failed_with(5).contains("admin.token"), "{refused:?}");
+    std::fs::remove_dir(in_the_way).unwrap();
+    let app = start.serve().await;
     assert_eq!(get(&app, "/api/v1/projects", &app.token).await, "200");
+    app.stop().await;
+}
+
+/// The reviewer's way of keeping a revoked token alive: hang up as soon as the request is sent.
+#[tokio::test]
+async fn a_revocation_is_seen_through_when_its_caller_hangs_up() {
+    let app = serving().await;
+    for n in 0..30 {
+        let (id, clear) = token(&app, json!({"name": format!("t{n}"), "scopes": ["admin:read"]})).await;
+        assert_eq!(get(&app, "/api/v1/projects", &clear).await, "200");
+        let mut client = tokio::net::TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+        let head = format!(
+            "DELETE /api/v1/tokens/{id} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+            app.token
+        );
+        tokio::io::AsyncWriteExt::write_all(&mut client, head.as_bytes()).await.unwrap();
+        tokio::time::sleep(Duration::from_micros(100 * n)).await;
+        drop(client);
+        let listed = async || app.get("/api/v1/tokens").await.text.contains(&id);
+        // Either it never arrived, or it is done whole.
+        let deadline = std::time::Instant::now() + Duration::from_secs(2);
+        while listed().await && std::time::Instant::now() < deadline {}
+        if !listed().await {
+            assert_eq!(get(&app, "/api/v1/projects", &clear).await, "401 unauthorized", "round {n}");
+        }
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn guessing_is_slowed_down_and_nobody_who_holds_a_token_is_affected() {
+    let app = crate::start().variable("COFER_ADMIN_TOKEN", "an-operators-own-choice").serve().await;
+    let (_, made) = token(&app, json!({"name": "never used before", "scopes": ["admin:read"]})).await;
+    let app = app.stop().await.serve().await;
     let mut refusals = std::collections::BTreeMap::<String, u32>::new();
     for guess in 0..100 {
         *refusals.entry(get(&app, "/api/v1/projects", &format!("guess-{guess}")).await).or_default() += 1;
     }
     assert!(refusals["429 limit_exceeded"] > 60 && refusals["401 unauthorized"] < 40, "{refusals:?}");
     let throttled = app.call(Method::GET, "/api/v1/projects", "one-more", None).await;
-    assert!(throttled.headers.contains_key("retry-after"));
-    assert_eq!(get(&app, "/api/v1/projects", &app.token).await, "200");
+    assert_eq!(throttled.headers["retry-after"], "1", "however many guesses came");
+    assert_eq!(get(&app, "/api/v1/projects", &made).await, "200", "made by us");
+    assert_eq!(get(&app, "/api/v1/projects", &app.token).await, "200", "chosen by the operator");
     app.stop().await;
 }

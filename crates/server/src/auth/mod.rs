@@ -3,31 +3,33 @@
 //! ```text
 //!   header ─► Verified (seconds old)? ──yes─────────────────────────► Caller
 //!                 │ no
-//!             Throttle: has this address guessed too often? ──yes──► 429
+//!             could it be a guess, from an address that guessed too often? ──yes──► 429
 //!                 │ no
-//!             store: hash known, not expired? ──no──► 401, counted against the address
+//!             store: hash known? ──no──► 401 (or 429), counted against the address
 //!                 │ yes
 //!              remembered in Verified ───────────────────────────────► Caller
 //! ```
 //!
-//! A token that was good a moment ago is never slowed down by what others do. Revoking a token forgets everything that
-//! was remembered, so it takes effect at once.
+//! A token of our making cannot be guessed, and one that was good before in this process's life is no guess: these are always
+//! looked at, so nobody is locked out by what others do. What is slowed down is guessing a token that an operator chose.
+//! Revoking a token forgets what was verified, so it takes effect at once.
 
 mod throttle;
 mod verified;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use cofer_model::{Kind, Moment, Project, ProjectId, Reference, Scope, Token, TokenId};
+use cofer_model::mask::is_of_our_making;
+use cofer_model::{Kind, Moment, Project, ProjectId, ProjectName, Reference, Scope, Token, TokenId};
 use cofer_store::{Store, StoreError, TokenHash};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::app::App;
 use crate::http::ApiError;
@@ -38,7 +40,7 @@ use verified::Verified;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Nobody's token is longer, and hashing is not free.
-const TOKEN_BYTES_MAX: usize = 1024;
+pub(crate) const TOKEN_BYTES_MAX: usize = 1024;
 
 /// Checks tokens. One for the whole server.
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub struct Doorkeeper {
     verified: Verified,
     throttle: Mutex<Throttle>,
     /// Uses since the last time they were written down.
-    uses: Mutex<HashMap<TokenId, Moment>>,
+    uses: Mutex<BTreeMap<TokenId, Moment>>,
 }
 
 /// Who is asking: a token that was checked.
@@ -76,8 +78,18 @@ impl Caller {
 
     /// The project, if there is one and this caller may know of it.
     pub async fn project(&self, store: &Store, reference: &Reference) -> Result<Project, ApiError> {
-        let found = store.project(reference).await?.filter(|project| self.may_see(project.id));
+        let possible = match reference {
+            Reference::Id(_) => true,
+            Reference::Name(name) => ProjectName::try_from(name.clone()).is_ok(),
+        };
+        let found = if possible { store.project(reference).await? } else { None };
+        let found = found.filter(|project| self.may_see(project.id));
         found.ok_or_else(|| ApiError::not_found("project", reference))
+    }
+
+    /// What it makes ends no later than it does.
+    pub fn expires_at(&self) -> Option<Moment> {
+        self.token.expires_at
     }
 
     pub fn has(&self, scope: Scope) -> bool {
@@ -130,14 +142,14 @@ impl Doorkeeper {
     }
 
     async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Caller, ApiError> {
-        let Some(token) = presented(headers) else {
+        let Some(presented) = presented(headers) else {
             metrics::auth_failed("missing");
             return Err(unauthorized("a token is needed: send `Authorization: Bearer TOKEN`"));
         };
-        let hash = TokenHash::of(&token);
+        let hash = TokenHash::of(&presented);
         let token = match self.verified.get(&hash, Instant::now()) {
             Some(token) => token,
-            None => self.verify(hash, peer).await?,
+            None => self.verify(&presented, hash, peer).await?,
         };
         let now = Moment::now();
         if token.is_expired(now) {
@@ -148,12 +160,17 @@ impl Doorkeeper {
         Ok(Caller { token })
     }
 
-    async fn verify(&self, hash: TokenHash, peer: Option<IpAddr>) -> Result<Arc<Token>, ApiError> {
-        if let Some(wait) = peer.and_then(|peer| self.throttle().refuses(peer, Instant::now())) {
-            metrics::auth_failed("throttled");
-            let seconds = wait.as_secs().max(1);
-            let message = "too many wrong tokens came from this address; wait before trying another";
-            return Err(ApiError::new(Kind::LimitExceeded, message).retry_after(seconds));
+    async fn verify(
+        &self,
+        presented: &SecretString,
+        hash: TokenHash,
+        peer: Option<IpAddr>,
+    ) -> Result<Arc<Token>, ApiError> {
+        let wait = peer.and_then(|peer| self.throttle().refuses(peer, Instant::now()));
+        let was_good = self.verified.knew(&hash);
+        let may_be_right = was_good || is_of_our_making(presented.expose_secret());
+        if let Some(wait) = wait.filter(|_| !may_be_right) {
+            return Err(throttled(wait));
         }
         let asked = self.verified.ask();
         if let Some(token) = self.store.token_by_hash(&hash).await?.map(Arc::new) {
@@ -161,10 +178,18 @@ impl Doorkeeper {
             return Ok(token);
         }
         metrics::auth_failed("unknown");
+        if was_good {
+            return Err(unauthorized("this token was revoked"));
+        }
         if let Some(peer) = peer {
             self.throttle().failed(peer, Instant::now());
         }
-        Err(unauthorized("this token is not known here; it may have been revoked"))
+        Err(wait.map_or_else(|| unauthorized("this token is not known here"), throttled))
+    }
+
+    /// Told at start: the token that the operator chose is no guess.
+    pub fn knows(&self, token: &SecretString) {
+        self.verified.know(TokenHash::of(token));
     }
 
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
@@ -209,6 +234,12 @@ fn presented(headers: &HeaderMap) -> Option<SecretString> {
     };
     let token = bearer().or_else(|| headers.get(API_KEY)?.to_str().ok())?;
     (1..=TOKEN_BYTES_MAX).contains(&token.len()).then(|| SecretString::from(token))
+}
+
+fn throttled(wait: Duration) -> ApiError {
+    metrics::auth_failed("throttled");
+    let message = "too many wrong tokens came from this address; wait before trying another";
+    ApiError::new(Kind::LimitExceeded, message).retry_after(wait.as_secs().max(1))
 }
 
 fn unauthorized(message: &str) -> ApiError {

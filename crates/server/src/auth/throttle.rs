@@ -1,7 +1,7 @@
 //! Slows down whoever guesses tokens.
 //!
-//! Each address may be wrong [`FAILURES_MAX`] times at once and gets one more try back every [`RECOVERY`]. Past that,
-//! its unknown tokens are not even looked at. Plain code: the time is handed in.
+//! Each address may be wrong [`FAILURES_MAX`] times at once and gets one more try back every [`RECOVERY`], however wrong it
+//! was before. Plain code: the time is handed in.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -35,7 +35,7 @@ impl Throttle {
             self.recovered_at.clear();
         }
         let at = self.recovered_at.entry(network(address)).or_insert(now);
-        *at = (*at).max(now) + RECOVERY;
+        *at = ((*at).max(now) + RECOVERY).min(now + RECOVERY * FAILURES_MAX);
     }
 }
 
@@ -75,6 +75,13 @@ mod tests {
         assert_eq!(guess(&mut throttle, ADA, 1000, now + RECOVERY), 1);
         assert_eq!(guess(&mut throttle, ADA, 1000, now + RECOVERY * 4), 3);
         assert_eq!(guess(&mut throttle, ADA, 1000, now + RECOVERY * 1000), FAILURES_MAX);
+    }
+
+    #[test]
+    fn however_many_guesses_came_the_next_try_is_a_second_away() {
+        let (mut throttle, now) = (Throttle::default(), Instant::now());
+        (0..10_000).for_each(|_| throttle.failed(ADA, now));
+        assert_eq!(throttle.refuses(ADA, now), Some(RECOVERY));
     }
 
     #[test]

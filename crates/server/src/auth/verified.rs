@@ -1,9 +1,9 @@
 //! Tokens that the store confirmed a moment ago, so that it need not be asked for every request.
 //!
 //! What is forgotten stays forgotten: an answer that was asked for before [`Verified::forget`] is not remembered after
-//! it. The short life of an entry bounds how long another Cofer on the same database takes to notice a revocation.
+//! it. That a token was good once is remembered beyond that (`knew`): it says nothing of now, only that it is no guess. The short life of an entry bounds how long another Cofer on the same database takes to notice a revocation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ pub(super) struct Verified(RwLock<Remembered>);
 struct Remembered {
     generation: u64,
     tokens: HashMap<TokenHash, (Arc<Token>, Instant)>,
+    known: HashSet<TokenHash>,
 }
 
 /// Proof of when a question was asked.
@@ -38,7 +39,20 @@ impl Verified {
         Asked(self.0.read().unwrap_or_else(PoisonError::into_inner).generation)
     }
 
+    /// Whether this token was good at any time.
+    pub(super) fn knew(&self, hash: &TokenHash) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).known.contains(hash)
+    }
+
+    pub(super) fn know(&self, hash: TokenHash) {
+        let mut remembered = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if remembered.known.len() < TOKENS_MAX {
+            remembered.known.insert(hash);
+        }
+    }
+
     pub(super) fn remember(&self, asked: Asked, hash: TokenHash, token: Arc<Token>, now: Instant) {
+        self.know(hash);
         let mut remembered = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if remembered.generation != asked.0 {
             return;
@@ -83,6 +97,14 @@ mod tests {
         verified.remember(verified.ask(), hash, token, now);
         assert!(verified.get(&hash, now).is_some());
         assert!(verified.get(&hash, now + LIFE).is_none());
+    }
+
+    #[test]
+    fn that_a_token_was_good_is_known_after_all_else_is_forgotten() {
+        let (verified, (hash, token), now) = (Verified::default(), token(), Instant::now());
+        verified.remember(verified.ask(), hash, token, now);
+        verified.forget();
+        assert!(verified.knew(&hash) && verified.get(&hash, now).is_none());
     }
 
     #[test]

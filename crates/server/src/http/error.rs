@@ -132,6 +132,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let message = match error.kind() {
             Kind::Conflict => "that name is taken; choose another",
+            Kind::NotFound => "what this belongs to was deleted meanwhile",
             Kind::Unavailable => "the database does not answer; try again shortly",
             _ => "Cofer's database reported an error; the log tells more under this trace id",
         };
@@ -145,6 +146,9 @@ impl From<SecretsError> for ApiError {
             SecretsError::Store(error) => return error.into(),
             SecretsError::OtherKey { .. } => {
                 "the master key was replaced by another process; restart this one with the new key"
+            }
+            SecretsError::CheckAltered => {
+                "the check of the master key was altered in the database; restore a backup"
             }
             SecretsError::Tampered { .. } => {
                 "a secret does not open: its row in the database was altered; set it anew"

@@ -116,7 +116,7 @@ fn without_values(message: &str) -> String {
 /// The field an error is about. For one that is missing or unknown, the path ends at its parent and the message names it.
 fn field_at(path: &str, message: &str) -> String {
     let parent = if path == "." { "" } else { path };
-    let named = ["missing field `", "unknown field `"]
+    let named = ["missing field `", "unknown field `", "duplicate field `"]
         .iter()
         .find_map(|start| message.strip_prefix(start)?.split('`').next());
     match named {
@@ -189,6 +189,7 @@ mod tests {
         for (body, expected) in [
             (r#"{"name":"a","colour":"red"}"#, r#"validation_error "colour""#),
             ("{}", r#"validation_error "name""#),
+            (r#"{"name":"a","name":"b"}"#, r#"validation_error "name""#),
             (r#"{"name":7}"#, r#"validation_error "name""#),
             (r#"{"name":"a/b"}"#, r#"validation_error "name""#),
             (

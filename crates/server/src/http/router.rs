@@ -8,8 +8,11 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use cofer_model::Kind;
 use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
 use utoipa::OpenApi;
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -39,6 +42,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(health::openapi))
         // Under load these must still answer, so the limit stays inside of them.
         .layer(middleware::from_fn_with_state(app.clone(), limit))
+        .layer(middleware::from_fn_with_state(app.clone(), see_through))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz));
     let (router, mut document) = api.split_for_parts();
@@ -66,6 +70,15 @@ async fn limit(State(app): State<App>, request: Request, next: Next) -> Response
     }
 }
 
+/// What changes something is finished once begun, also when its caller hangs up half-way.
+async fn see_through(State(app): State<App>, request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let work = app.begun.spawn(next.run(request).in_current_span());
+    work.await.unwrap_or_else(|_| panicked())
+}
+
 async fn no_such_route(address: Uri) -> ApiError {
     ApiError::new(
         Kind::NotFound,
@@ -87,12 +100,17 @@ fn panicked() -> Response {
         .into_response()
 }
 
+/// Wherever a bearer token is taken, `X-API-Key` is, too.
 fn describe_security(document: &mut utoipa::openapi::OpenApi) {
     let components = document.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
-    components.add_security_scheme(
-        "api_key",
-        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))),
-    );
+    let api_key = ApiKey::Header(ApiKeyValue::new("X-API-Key"));
+    components.add_security_scheme("api_key", SecurityScheme::ApiKey(api_key));
+    for path in document.paths.paths.values_mut() {
+        let operations = [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete];
+        for security in operations.into_iter().flatten().filter_map(|operation| operation.security.as_mut()) {
+            security.push(SecurityRequirement::new("api_key", Vec::<String>::new()));
+        }
+    }
 }

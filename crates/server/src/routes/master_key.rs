@@ -23,6 +23,6 @@ pub struct Rotated {
     responses((status = 200, body = Rotated), (status = "default", body = Envelope)))]
 pub async fn rotate(State(app): State<App>, Writer(caller): Writer) -> Result<Json<Rotated>, ApiError> {
     caller.require_all_projects()?;
-    let rotation = app.keyring.rotate(&app.store, Moment::now()).await?;
+    let rotation = app.keyring.rotate(Moment::now()).await?;
     Ok(Json(Rotated { fingerprint: rotation.fingerprint, secrets: rotation.secrets }))
 }

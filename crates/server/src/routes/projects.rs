@@ -96,11 +96,11 @@ pub async fn change(
     let change =
         ProjectChange { name: change.name, description: change.description, namespacing: change.namespacing };
     let changed = app.store.change_project(current.id, &change, Moment::now()).await;
+    app.doorkeeper.forget();
     let changed = changed.map_err(|error| match (error.kind(), &change.name) {
         (Kind::Conflict, Some(name)) => name_taken(name),
         _ => error.into(),
     })?;
-    app.doorkeeper.forget();
     Ok(Json(changed.ok_or_else(|| gone(&reference))?))
 }
 
@@ -121,9 +121,9 @@ pub async fn remove(
             "the project `default` always exists and cannot be deleted",
         ));
     }
-    let removed = app.store.delete_project(project.id).await?;
+    let removed = app.store.delete_project(project.id).await;
     app.doorkeeper.forget();
-    if !removed {
+    if !removed? {
         return Err(gone(&reference));
     }
     tracing::info!(project.id = %project.id, "project {} deleted", project.name);
@@ -131,14 +131,11 @@ pub async fn remove(
 }
 
 fn check_description(text: &str) -> Result<(), ApiError> {
-    let length = text.chars().count();
-    if length <= DESCRIPTION_CHARS_MAX {
+    if text.chars().count() <= DESCRIPTION_CHARS_MAX && !text.contains('\0') {
         return Ok(());
     }
-    Err(ApiError::invalid(
-        "description",
-        format!("a description is at most {DESCRIPTION_CHARS_MAX} characters; this one has {length}"),
-    ))
+    let message = format!("a description is at most {DESCRIPTION_CHARS_MAX} characters, none of them NUL");
+    Err(ApiError::invalid("description", message))
 }
 
 fn name_taken(name: &ProjectName) -> ApiError {

@@ -49,9 +49,7 @@ pub async fn put(
     let project = project(&app, &caller, &reference).await?;
     let name = SecretName::try_from(name).map_err(|error| ApiError::invalid("name", error.to_string()))?;
     check_value(&value)?;
-    app.mask.hide(&value);
-    let entry =
-        app.store.put_secret(&app.keyring.current(), project.id, &name, &value, Moment::now()).await?;
+    let entry = app.keyring.put_secret(project.id, &name, &value, Moment::now()).await?;
     tracing::info!(project.id = %project.id, "secret {name} of project {} set", project.name);
     Ok(Json(entry))
 }

@@ -1,6 +1,6 @@
 //! `/api/v1/tokens`: who may enter.
 //!
-//! Nobody can hand out more than they have: a token's scopes and project are within those of the token that made it.
+//! Nobody can hand out more than they have: a token's scopes, project and time are within those of the token that made it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use cofer_model::{Kind, Label, Moment, Reference, Scope, Scopes, Token};
-use cofer_store::NewToken;
+use cofer_store::{NewToken, Revocation};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
@@ -25,10 +25,12 @@ const EXPIRES_IN_SECONDS_MAX: u64 = 10 * 366 * 24 * 3600;
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
     name: Label,
+    #[schema(value_type = Vec<Scope>)]
     scopes: Scopes,
     /// Id or name of the only project it can see; without it, all that the maker can.
     #[schema(value_type = Option<String>)]
     project: Option<Reference>,
+    #[schema(minimum = 1)]
     expires_in_seconds: Option<u64>,
 }
 
@@ -59,7 +61,8 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<CreatedToken>), ApiError> {
     check_scopes(&caller, &asked.scopes)?;
     let now = Moment::now();
-    let expires_at = asked.expires_in_seconds.map(|seconds| expiry(now, seconds)).transpose()?;
+    let asked_until = asked.expires_in_seconds.map(|seconds| expiry(now, seconds)).transpose()?;
+    let expires_at = [asked_until, caller.expires_at()].into_iter().flatten().min();
     let project = match (asked.project, caller.confined_to()) {
         (Some(reference), _) => Some(caller.project(&app.store, &reference).await?),
         (None, Some(own)) => Some(caller.project(&app.store, &Reference::Id(own.0)).await?),
@@ -84,15 +87,15 @@ pub async fn remove(
     let Ok(reference) = text.parse::<Reference>();
     let tokens = app.store.tokens(caller.confined_to()).await?;
     let token = find(&tokens, &reference)?;
-    let other_admin = |other: &Token| other.id != token.id && other.is_admin() && other.expires_at.is_none();
-    if token.is_admin() && !tokens.iter().any(other_admin) {
-        let message = "this is the last lasting token that may administer everything; make another one first";
-        return Err(ApiError::new(Kind::Conflict, message));
-    }
-    let removed = app.store.delete_token(token.id).await?;
+    let revocation = app.store.revoke_token(token.id).await;
     app.doorkeeper.forget();
-    if !removed {
-        return Err(ApiError::not_found("token", &reference));
+    match revocation? {
+        Revocation::Done => {}
+        Revocation::NotThere => return Err(ApiError::not_found("token", &reference)),
+        Revocation::LastAdministrator => {
+            let message = "this is the last lasting token that may do everything; make another one first";
+            return Err(ApiError::new(Kind::Conflict, message));
+        }
     }
     tracing::info!(token.id = %token.id, "token {} ({}) revoked", token.id, token.name);
     Ok(StatusCode::NO_CONTENT)

@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal};
 use cofer_model::Kind;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -73,9 +74,9 @@ impl Telemetry {
         let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let traces = (wanted && !disabled).then(|| export_traces(&variable)).transpose()?;
         let spans = traces.as_ref().map(|traces| {
-            tracing_opentelemetry::layer()
-                .with_tracer(traces.tracer("cofer"))
-                .with_filter(EnvFilter::new("info"))
+            // Spans only: what they hold is named in `observe`, while a log line may hold anything and is masked first.
+            let spans_of_ours = FilterFn::new(|about| about.is_span() && about.target().starts_with("cofer"));
+            tracing_opentelemetry::layer().with_tracer(traces.tracer("cofer")).with_filter(spans_of_ours)
         });
         tracing_subscriber::registry().with(lines.with_filter(filter)).with(spans).init();
         log_panics();

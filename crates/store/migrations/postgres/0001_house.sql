@@ -28,7 +28,8 @@ CREATE INDEX tokens_by_project_id ON kb.tokens (project_id);
 
 -- Which master key the secrets are sealed with: its fingerprint, and a known text sealed with it. One row.
 CREATE TABLE kb.master_key (
-    id TEXT PRIMARY KEY,
+    slot BIGINT PRIMARY KEY CHECK (slot = 1),
+    id TEXT NOT NULL,
     sealed_check BYTEA NOT NULL,
     created_at TIMESTAMPTZ NOT NULL
 );

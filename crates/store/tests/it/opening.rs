@@ -51,6 +51,45 @@ async fn looking_makes_nothing() {
 }
 
 #[tokio::test]
+async fn looking_changes_nothing_even_of_files_that_are_not_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.db");
+    let mut other = SqliteConnection::connect(&format!("sqlite:{}?mode=rwc", path.display())).await.unwrap();
+    sqlx::query("CREATE TABLE somebodys (id INTEGER)").execute(&mut other).await.unwrap();
+    other.close().await.unwrap();
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!(Store::inspect(&DatabaseUrl::Sqlite(path.clone())).await.unwrap(), Inspection::NotMade);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_file_that_is_taken_away_is_an_outage_and_not_made_anew() {
+    let bed = Bed::sqlite().await;
+    let DatabaseUrl::Sqlite(path) = &bed.url else { unreachable!() };
+    bed.store.ping().await.unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(bed.store.ping().await.unwrap_err().kind(), Kind::Unavailable);
+    let many = (0..20).map(|_| {
+        let store = bed.store.clone();
+        tokio::spawn(async move { store.projects().await.map_err(|error| error.kind()) })
+    });
+    for one in many.collect::<Vec<_>>() {
+        assert!(matches!(one.await.unwrap(), Ok(_) | Err(Kind::Unavailable)));
+    }
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_file_with_any_name_is_a_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a b?mode=memory#%20'ü.db");
+    let store = Store::open(&DatabaseUrl::Sqlite(path.clone())).await.unwrap();
+    store.ping().await.unwrap();
+    assert!(std::fs::metadata(&path).unwrap().len() > 0);
+}
+
+#[tokio::test]
 async fn a_file_that_is_not_a_database_is_reported_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cofer.db");
@@ -93,7 +132,13 @@ async fn the_file_is_for_this_user_alone() {
 
 #[test]
 fn wrong_addresses_are_refused_without_telling_passwords() {
-    for bad in ["", "sqlite:", "mysql://root:hunter2@host/db", "postgres://u:hunter2@host:notaport/db"] {
+    for bad in [
+        "",
+        "sqlite:",
+        "sqlite::memory:",
+        "mysql://root:hunter2@host/db",
+        "postgres://u:hunter2@host:notaport/db",
+    ] {
         let error = DatabaseUrl::parse(bad).unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{bad}");
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");

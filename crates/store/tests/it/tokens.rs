@@ -1,8 +1,8 @@
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cofer_model::{Moment, Project, Scope, Token};
-use cofer_store::{NewToken, TokenHash};
+use cofer_store::{NewToken, Revocation, TokenHash, generate_token};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{Bed, on_both};
@@ -16,6 +16,8 @@ on_both!(
     a_list_can_be_confined_to_one_project,
     the_latest_use_is_kept_and_never_goes_back,
     the_admin_token_is_replaced_in_place,
+    administrators_who_revoke_each_other_at_once_leave_one,
+    a_token_for_a_project_that_was_deleted_meanwhile_is_not_found,
 );
 
 fn new(name: &str, project: Option<&Project>) -> NewToken {
@@ -52,15 +54,15 @@ async fn a_token_that_shares_the_lookup_part_is_told_apart(bed: Bed) {
     let (second, _) = make(&bed, "second", None).await;
     crate::schema::give_all_tokens_the_lookup_of_the_first(&bed).await;
     assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap().unwrap().id, first.id);
-    assert!(bed.store.delete_token(first.id).await.unwrap());
+    assert_eq!(bed.store.revoke_token(first.id).await.unwrap(), Revocation::Done);
     assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), None);
-    assert!(bed.store.delete_token(second.id).await.unwrap());
+    assert_eq!(bed.store.revoke_token(second.id).await.unwrap(), Revocation::Done);
 }
 
 async fn revoking_a_token_ends_it(bed: Bed) {
     let (token, clear) = make(&bed, "ci", None).await;
-    assert!(bed.store.delete_token(token.id).await.unwrap());
-    assert!(!bed.store.delete_token(token.id).await.unwrap());
+    assert_eq!(bed.store.revoke_token(token.id).await.unwrap(), Revocation::Done);
+    assert_eq!(bed.store.revoke_token(token.id).await.unwrap(), Revocation::NotThere);
     assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), None);
 }
 
@@ -86,18 +88,46 @@ async fn the_latest_use_is_kept_and_never_goes_back(bed: Bed) {
     let (token, clear) = make(&bed, "ci", None).await;
     let (early, late) = (token.created_at, token.created_at.after(Duration::from_secs(9)));
     for at in [early, late, early] {
-        bed.store.note_token_uses(&HashMap::from([(token.id, at)])).await.unwrap();
+        bed.store.note_token_uses(&BTreeMap::from([(token.id, at)])).await.unwrap();
     }
     let found = bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap().unwrap();
     assert_eq!(found.last_used_at, Some(late));
 }
 
 async fn the_admin_token_is_replaced_in_place(bed: Bed) {
-    let first = bed.store.set_admin_token(new("admin", None), None, Moment::now()).await.unwrap();
-    let given = SecretString::from("chosen-by-the-operator");
-    let second = bed.store.set_admin_token(new("admin", None), Some(&given), Moment::now()).await.unwrap();
-    assert_eq!(second.expose_secret(), given.expose_secret());
+    let (first, given) = (generate_token(), SecretString::from("chosen-by-the-operator"));
+    for clear in [&first, &given] {
+        bed.store.set_admin_token(new("admin", None), clear, Moment::now()).await.unwrap();
+    }
     assert_eq!(bed.store.token_by_hash(&TokenHash::of(&first)).await.unwrap(), None);
     assert!(bed.store.token_by_hash(&TokenHash::of(&given)).await.unwrap().is_some());
     assert_eq!(bed.store.tokens(None).await.unwrap().len(), 1);
+}
+
+async fn administrators_who_revoke_each_other_at_once_leave_one(bed: Bed) {
+    bed.store.ensure_default_project(Moment::now()).await.unwrap();
+    let everything = |name| NewToken { scopes: Scope::ALL.into(), ..new(name, None) };
+    let mut administrators = Vec::new();
+    for name in ["ada", "bob", "eve"] {
+        administrators.push(bed.store.create_token(everything(name), Moment::now()).await.unwrap().0.id);
+    }
+    make(&bed, "not all scopes, so no administrator", None).await;
+    let revocations = administrators.into_iter().map(|id| {
+        let store = bed.store.clone();
+        tokio::spawn(async move { store.revoke_token(id).await.unwrap() })
+    });
+    let mut refused = 0;
+    for revocation in revocations.collect::<Vec<_>>() {
+        refused += usize::from(revocation.await.unwrap() == Revocation::LastAdministrator);
+    }
+    assert_eq!(refused, 1);
+    let left = bed.store.tokens(None).await.unwrap();
+    assert_eq!(left.iter().filter(|token| token.is_admin()).count(), 1);
+}
+
+async fn a_token_for_a_project_that_was_deleted_meanwhile_is_not_found(bed: Bed) {
+    let project = bed.project("web").await;
+    bed.store.delete_project(project.id).await.unwrap();
+    let late = bed.store.create_token(new("late", Some(&project)), Moment::now()).await;
+    assert_eq!(late.unwrap_err().kind(), cofer_model::Kind::NotFound);
 }
