@@ -23,16 +23,17 @@ pub enum BadName {
     ReadsAsId,
     #[error("a secret name is 1 to {SECRET_NAME_CHARS_MAX} letters, digits or '_', the first not a digit")]
     Secret,
-    #[error("a name is 1 to {LABEL_CHARS_MAX} characters, none of them a control character")]
+    #[error(
+        "a name is 1 to {LABEL_CHARS_MAX} characters, none of them a control character, the first not a space"
+    )]
     Label,
 }
 
 macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident, $check:expr) => {
+    ($(#[$doc:meta])* $name:ident, $check:expr, $chars_max:expr, $pattern:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        #[schema(value_type = String)]
         pub struct $name(String);
 
         impl $name {
@@ -57,6 +58,15 @@ macro_rules! name_type {
             }
         }
 
+        impl utoipa::ToSchema for $name {}
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let text = utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::String);
+                text.min_length(Some(1)).max_length(Some($chars_max)).pattern(Some($pattern)).into()
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -67,15 +77,15 @@ macro_rules! name_type {
 
 name_type! {
     /// A project's name, which may stand in an address instead of its id.
-    ProjectName, check_project_name
+    ProjectName, check_project_name, PROJECT_NAME_CHARS_MAX, "^[A-Za-z0-9][A-Za-z0-9._-]*$"
 }
 name_type! {
     /// A secret's name, as written in `${NAME}`.
-    SecretName, check_secret_name
+    SecretName, check_secret_name, SECRET_NAME_CHARS_MAX, "^[A-Za-z_][A-Za-z0-9_]*$"
 }
 name_type! {
     /// A name for people, such as a token's.
-    Label, check_label
+    Label, check_label, LABEL_CHARS_MAX, r"^[^\x00-\x20\x7f-\xa0][^\x00-\x1f\x7f-\x9f]*$"
 }
 
 fn check_project_name(text: &str) -> Result<(), BadName> {
@@ -98,8 +108,8 @@ fn check_secret_name(text: &str) -> Result<(), BadName> {
 }
 
 fn check_label(text: &str) -> Result<(), BadName> {
-    let length = text.chars().count();
-    if text.trim().is_empty() || length > LABEL_CHARS_MAX || text.chars().any(char::is_control) {
+    let fits = (1..=LABEL_CHARS_MAX).contains(&text.chars().count()) && !text.starts_with([' ', '\u{a0}']);
+    if !fits || text.chars().any(char::is_control) {
         return Err(BadName::Label);
     }
     refuse_id(text)

@@ -54,7 +54,9 @@ pub async fn examine(settings: &Settings, variable: impl Fn(&str) -> Option<Stri
     let mut findings = vec![data_directory(settings), port(settings).await];
     findings.push(match inspection {
         Ok(Inspection::Made { .. }) => ok("database", format!("{} answers", settings.database)),
-        Ok(Inspection::NotMade) => ok("database", format!("{} has no tables yet; the first start makes them", settings.database)),
+        Ok(Inspection::NotMade) => {
+            ok("database", format!("{} has no tables yet; the first start makes them", settings.database))
+        }
         Err(error) => fail("database", chain(&error), "correct `--database`, or start the database server"),
     });
     findings.push(master_key(settings, sealed_with.as_deref()));

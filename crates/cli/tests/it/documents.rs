@@ -43,3 +43,34 @@ fn every_room_is_on_the_map() {
         assert!(map.contains(&format!("| `{room}` |")), "{room} is not in ARCHITECTURE.md");
     }
 }
+
+/// A tester from elsewhere makes up requests, right and wrong, from the API's description, and compares the answers with it.
+#[tokio::test]
+async fn requests_made_up_from_the_description_are_answered_as_described() {
+    let Some(tools) = cofer_testkit::engines::tools() else { return };
+    let app = start().arg("--open-openapi").serve().await;
+    // Too many made-up tokens are answered with 429, as they should be, and 7.0 is an integer to JSON Schema alone.
+    let unfit = "ignored_auth,positive_data_acceptance";
+    let tester = tokio::process::Command::new(tools.join("bin/schemathesis"))
+        .args([
+            "run",
+            &format!("{}/api/openapi.json", app.url),
+            "--checks=all",
+            "--max-examples=30",
+            "--seed=2026",
+        ])
+        .args([&format!("--exclude-checks={unfit}"), "-H", &format!("Authorization: Bearer {}", app.token)])
+        .current_dir(app.data_dir())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let report = String::from_utf8_lossy(&tester.stdout);
+    assert!(tester.status.success(), "{report}");
+    let document = app.get("/api/openapi.json").await.json();
+    let operations =
+        document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len());
+    assert!(report.contains(&format!("Tested: {}", operations.sum::<usize>())), "{report}");
+    assert!(!app.log().contains("ERROR"), "{}", app.log());
+    app.stop().await;
+}

@@ -21,6 +21,7 @@ const DESCRIPTION_CHARS_MAX: usize = 4096;
 pub struct CreateProject {
     name: ProjectName,
     #[serde(default)]
+    #[schema(max_length = 4096, pattern = r"^[^\x00]*$")]
     description: String,
     #[serde(default)]
     namespacing: Namespacing,
@@ -31,6 +32,7 @@ pub struct CreateProject {
 #[serde(deny_unknown_fields)]
 pub struct ChangeProject {
     name: Option<ProjectName>,
+    #[schema(max_length = 4096, pattern = r"^[^\x00]*$")]
     description: Option<String>,
     namespacing: Option<Namespacing>,
 }

@@ -18,7 +18,7 @@ use crate::http::extract::{Body, Path};
 #[derive(Debug, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutSecret {
-    #[schema(value_type = String, format = Password)]
+    #[schema(value_type = String, format = Password, min_length = 1, max_length = 65_536)]
     value: SecretString,
 }
 
@@ -37,7 +37,7 @@ pub async fn list(
 
 /// Keeps a secret, replacing an earlier value.
 #[utoipa::path(put, path = "/api/v1/projects/{project}/secrets/{name}", tag = "secrets", security(("bearer" = ["admin:write"])),
-    params(("project" = String, Path, description = "Id or name"), ("name" = String, Path, description = "As in ${NAME}")),
+    params(("project" = String, Path, description = "Id or name"), ("name" = SecretName, Path, description = "As in ${NAME}")),
     request_body = PutSecret,
     responses((status = 200, body = SecretEntry), (status = "default", body = Envelope)))]
 pub async fn put(
@@ -56,7 +56,7 @@ pub async fn put(
 
 /// Forgets a secret.
 #[utoipa::path(delete, path = "/api/v1/projects/{project}/secrets/{name}", tag = "secrets", security(("bearer" = ["admin:write"])),
-    params(("project" = String, Path, description = "Id or name"), ("name" = String, Path, description = "As in ${NAME}")),
+    params(("project" = String, Path, description = "Id or name"), ("name" = SecretName, Path, description = "As in ${NAME}")),
     responses((status = 204), (status = "default", body = Envelope)))]
 pub async fn remove(
     State(app): State<App>,

@@ -25,12 +25,12 @@ const EXPIRES_IN_SECONDS_MAX: u64 = 10 * 366 * 24 * 3600;
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
     name: Label,
-    #[schema(value_type = Vec<Scope>)]
+    #[schema(value_type = Vec<Scope>, min_items = 1)]
     scopes: Scopes,
     /// Id or name of the only project it can see; without it, all that the maker can.
     #[schema(value_type = Option<String>)]
     project: Option<Reference>,
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 316_224_000)]
     expires_in_seconds: Option<u64>,
 }
 
