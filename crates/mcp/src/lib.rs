@@ -1,0 +1,20 @@
+//! What do MCP bytes mean?
+//!
+//! ```text
+//!   callers ─► Pump (handle) ─► router task ─► writer task ─► stdin
+//!                    ▲               │
+//!                    └── replies ────┘◄── lines ◄───────────── stdout
+//! ```
+//!
+//! Messages are carried, not re-typed: of a message only its id, method and kind are looked at; `params` and `result` stay
+//! the bytes they were. JSON-RPC is known in this room only.
+
+mod handshake;
+mod lines;
+mod message;
+mod pump;
+mod spotter;
+
+pub use handshake::{Handshake, shake_hands};
+pub use message::{Notification, Reply, RpcError};
+pub use pump::{CallError, Ended, Limits, Pump};

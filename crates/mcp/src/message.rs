@@ -1,0 +1,191 @@
+//! One JSON-RPC message: what kind it is, and its parts as they came.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+/// What a server answered.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Result(Box<RawValue>),
+    Error(RpcError),
+}
+
+/// An error of the server's own, to the letter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Box<RawValue>>,
+}
+
+/// Something a server said without being asked.
+#[derive(Clone, Debug)]
+pub struct Notification {
+    pub method: String,
+    pub params: Option<Box<RawValue>>,
+}
+
+/// A line from a server.
+#[derive(Debug)]
+pub(crate) enum Incoming<'a> {
+    Reply {
+        id: u64,
+        reply: Reply,
+    },
+    Request {
+        id: &'a RawValue,
+        method: Cow<'a, str>,
+    },
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    /// Not for us: log lines, blank lines, answers to nobody, bytes that are no text.
+    Noise,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    error: Option<RpcError>,
+}
+
+/// A field that is there is `Some`, also when it is `null`.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn parse(line: &'a [u8]) -> Self {
+        let Ok(envelope) = serde_json::from_slice::<Envelope<'a>>(line) else { return Self::Noise };
+        match envelope {
+            Envelope { id: Some(id), method: Some(method), .. } => Self::Request { id, method },
+            Envelope { method: Some(method), params, .. } => Self::Notification { method, params },
+            Envelope { id: Some(id), error: Some(error), .. } => Self::reply(id, Reply::Error(error)),
+            Envelope { id: Some(id), result: Some(result), .. } => {
+                Self::reply(id, Reply::Result(result.to_owned()))
+            }
+            _ => Self::Noise,
+        }
+    }
+
+    /// Our ids are numbers; some servers send them back as text.
+    fn reply(id: &RawValue, reply: Reply) -> Self {
+        id.get().trim_matches('"').parse().map_or(Self::Noise, |id| Self::Reply { id, reply })
+    }
+}
+
+/// A request as one line. JSON has line breaks only between its parts, where a space does as well.
+pub(crate) fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Request<'a> {
+        jsonrpc: &'static str,
+        id: u64,
+        method: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        params: Option<&'a RawValue>,
+    }
+    line(&Request { jsonrpc: "2.0", id, method, params })
+}
+
+pub(crate) fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Notification<'a> {
+        jsonrpc: &'static str,
+        method: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        params: Option<&'a RawValue>,
+    }
+    line(&Notification { jsonrpc: "2.0", method, params })
+}
+
+/// The server is told that nobody waits for this any more.
+pub(crate) fn cancelled(id: u64) -> Vec<u8> {
+    let params = format!(r#"{{"requestId":{id},"reason":"the caller no longer waits"}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}{}"#, '\n')
+        .into_bytes()
+}
+
+/// What a server's own question gets: `ping` is answered, all else is not known here.
+pub(crate) fn answer(id: &RawValue, method: &str) -> Vec<u8> {
+    let outcome = match method {
+        "ping" => r#""result":{}"#,
+        _ => r#""error":{"code":-32601,"message":"Method not found"}"#,
+    };
+    format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}{}"#, id.get(), '\n').into_bytes()
+}
+
+fn line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    for byte in line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
+        *byte = b' ';
+    }
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seen(line: &str) -> String {
+        match Incoming::parse(line.as_bytes()) {
+            Incoming::Reply { id, reply: Reply::Result(result) } => format!("result {id} {result}"),
+            Incoming::Reply { id, reply: Reply::Error(error) } => {
+                format!("error {id} {} {:?}", error.code, error.data)
+            }
+            Incoming::Request { id, method } => format!("request {id} {method}"),
+            Incoming::Notification { method, params } => format!("notification {method} {params:?}"),
+            Incoming::Noise => "noise".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_line_is_recognised() {
+        for (line, expected) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"b":1.0,"a":[ ]}}"#, r#"result 7 {"b":1.0,"a":[ ]}"#),
+            (r#"{"id":"7","result":null}"#, "result 7 null"),
+            (r#"{"id":7,"error":{"code":-5,"message":"no"}}"#, "error 7 -5 None"),
+            (r#"{"id":7,"result":1,"error":{"code":-5,"message":"no"}}"#, "error 7 -5 None"),
+            (r#"{"id":7,"result":1,"error":null}"#, "result 7 1"),
+            (r#"{"id":"x","method":"roots/list"}"#, r#"request "x" roots/list"#),
+            (r#"{"method":"notifications/x"}"#, "notification notifications/x None"),
+            (r#"{"id":null,"error":{"code":-32700,"message":"?"}}"#, "noise"),
+            (r#"{"id":7}"#, "noise"),
+            ("starting up…", "noise"),
+            ("", "noise"),
+            ("[1]", "noise"),
+            ("null", "noise"),
+        ] {
+            assert_eq!(seen(line), expected, "{line}");
+        }
+        assert!(matches!(Incoming::parse(b"{\"id\":7,\"result\":\"\xff\"}"), Incoming::Noise));
+    }
+
+    #[test]
+    fn a_request_is_one_line_however_its_params_were_written() {
+        let params = RawValue::from_string("{\n  \"text\": \"a\\nb\"\r\n}".to_owned()).unwrap();
+        let line = request(1, "tools/call", Some(&params));
+        assert_eq!(line.split(|byte| *byte == b'\n').count(), 2);
+        let sent: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(sent["params"]["text"], "a\nb");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_whatever_breaks_the_parser(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+            Incoming::parse(&line);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The pump against a server that does everything wrong, over real pipes; and against one of ours in the same process where
+//! the order of things matters.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod scripted;
+mod torture;
