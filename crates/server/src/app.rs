@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::FromRef;
 use cofer_store::Store;
@@ -30,7 +29,6 @@ pub struct Parts {
     pub metrics: PrometheusHandle,
     /// One permit for each request that may be in flight.
     pub(crate) requests: Semaphore,
-    draining: AtomicBool,
 }
 
 impl App {
@@ -43,7 +41,6 @@ impl App {
     ) -> Self {
         let (mask, exports_traces) = (telemetry.mask.clone(), telemetry.exports_traces());
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
-        let draining = AtomicBool::new(false);
         Self(Arc::new(Parts {
             settings,
             store,
@@ -53,18 +50,12 @@ impl App {
             exports_traces,
             metrics,
             requests,
-            draining,
         }))
     }
 
-    /// From now on `/readyz` sends new work elsewhere.
-    pub fn drain(&self) {
-        self.0.draining.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_draining(&self) -> bool {
-        self.0.draining.load(Ordering::Relaxed)
-    }
+    /// Does nothing: at the end the socket closes at once, so there is nobody left to tell.
+    #[expect(clippy::unused_self, reason = "`serve` still calls it; the two go together")]
+    pub fn drain(&self) {}
 }
 
 impl Deref for App {
