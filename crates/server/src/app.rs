@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::FromRef;
 use cofer_store::Store;
@@ -32,7 +31,6 @@ pub struct Parts {
     pub(crate) requests: Semaphore,
     /// What must be finished, whoever hangs up.
     pub(crate) begun: TaskTracker,
-    draining: AtomicBool,
 }
 
 impl App {
@@ -45,7 +43,7 @@ impl App {
     ) -> Self {
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
-        let (begun, draining) = (TaskTracker::new(), AtomicBool::new(false));
+        let begun = TaskTracker::new();
         Self(Arc::new(Parts {
             settings,
             store,
@@ -55,7 +53,6 @@ impl App {
             metrics,
             requests,
             begun,
-            draining,
         }))
     }
 
@@ -65,15 +62,6 @@ impl App {
         if tokio::time::timeout(self.settings.drain, self.begun.wait()).await.is_err() {
             tracing::warn!("{} changes were still under way at the end", self.begun.len());
         }
-    }
-
-    /// From now on `/readyz` sends new work elsewhere.
-    pub fn drain(&self) {
-        self.0.draining.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_draining(&self) -> bool {
-        self.0.draining.load(Ordering::Relaxed)
     }
 }
 

@@ -91,7 +91,6 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     data_dir.announce(Some(listener.url()))?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
-    tokio::spawn(drain_when_stopped(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
     app.finish().await;
 
@@ -176,11 +175,6 @@ fn greet(listener: &Listener, data_dir: &DataDir, behind_proxy: bool) {
     }
     // Nobody listening to standard output is no reason not to serve.
     let _ = writeln!(std::io::stdout(), "listening on {url}");
-}
-
-async fn drain_when_stopped(app: App, stop: CancellationToken) {
-    stop.cancelled().await;
-    app.drain();
 }
 
 /// What is done now and then.

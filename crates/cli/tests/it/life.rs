@@ -1,11 +1,12 @@
 //! Starting, stopping, and everything in between.
 
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::hostile_clients::ask_without_reading;
 use crate::{serving, start};
 
 #[tokio::test]
@@ -145,6 +146,29 @@ async fn a_request_that_does_not_end_is_cut_off_when_the_time_to_drain_is_over()
 }
 
 #[tokio::test]
+async fn clients_that_never_read_or_never_speak_do_not_hold_up_the_end() {
+    let app = start().arg("--header-timeout-ms=1000").serve().await;
+    let silent = tokio::net::TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+    let deaf = ask_without_reading(&app).await;
+    // Its answers fill what the kernel keeps for it; then no further one is begun.
+    let mut answered = None;
+    loop {
+        let metrics = app.get("/metrics").await.text;
+        let begun =
+            metrics.lines().find(|line| line.contains(r#"_total{method="GET",route="/api/openapi.json""#));
+        if answered.is_some() && answered.as_deref() == begun {
+            break;
+        }
+        answered = begun.map(str::to_owned);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let began = Instant::now();
+    app.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
+    drop((silent, deaf));
+}
+
+#[tokio::test]
 async fn listening_for_strangers_without_tls_is_warned_about() {
     let loud = start().listen("0.0.0.0:0").serve().await;
     loud.logged("without TLS").await;
@@ -173,5 +197,10 @@ async fn tls_is_served_with_a_certificate_and_a_broken_one_is_reported() {
         reqwest::Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build().unwrap();
     let answer = trusting.get(format!("{}/healthz", app.url)).send().await.unwrap();
     assert_eq!(answer.status(), 200);
+
+    let silent = tokio::net::TcpStream::connect(app.url.trim_start_matches("https://")).await.unwrap();
+    let began = Instant::now();
     app.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(8), "a handshake that does not come is waited for");
+    drop(silent);
 }

@@ -15,8 +15,7 @@ async fn health_and_readiness_need_no_token() {
         assert_eq!(app.send(app.request(Method::GET, path)).await.status, 200, "{path}");
     }
     let ready = app.get("/readyz").await.json();
-    assert_eq!(ready["ready"], true);
-    assert_eq!(ready["parts"][0], json!({"name": "database", "ready": true}));
+    assert_eq!(ready, json!({"ready": true, "parts": [{"name": "database", "ready": true}]}));
     app.stop().await;
 }
 
@@ -27,12 +26,17 @@ async fn metrics_count_requests_by_route_and_strangers_cannot_make_up_new_ones()
     for n in 0..20 {
         app.get(&format!("/made/up/{n}")).await;
     }
+    for n in 0..20 {
+        let method = Method::from_bytes(format!("MADEUP{n}").as_bytes()).unwrap();
+        app.send(app.request(method, "/api/v1/projects")).await;
+    }
     app.send(app.request(Method::GET, "/api/v1/projects")).await;
     let metrics = app.get("/metrics").await;
     assert!(metrics.headers["content-type"].to_str().unwrap().starts_with("text/plain"));
     for line in [
         r#"cofer_http_requests_total{method="GET",route="/api/v1/projects/{project}",status="200"} 1"#,
         r#"cofer_http_requests_total{method="GET",route="unmatched",status="404"} 20"#,
+        r#"cofer_http_requests_total{method="other",route="/api/v1/projects",status="405"} 20"#,
         r#"cofer_auth_failures_total{reason="missing"} 1"#,
         r#"cofer_http_request_duration_seconds_count{route="/api/v1/projects/{project}"} 1"#,
     ] {
@@ -41,7 +45,17 @@ async fn metrics_count_requests_by_route_and_strangers_cannot_make_up_new_ones()
     assert!(
         metrics.text.contains("process_resident_memory_bytes ") && metrics.text.contains("process_open_fds ")
     );
-    assert!(!metrics.text.contains("made/up"));
+    assert!(!metrics.text.contains("made/up") && !metrics.text.contains("MADEUP"));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_made_up_method_of_any_length_is_refused_in_few_words() {
+    let app = serving().await;
+    let method = Method::from_bytes(&b"X".repeat(20_000)).unwrap();
+    let refused = app.send(app.request(method, "/api/v1/projects")).await;
+    assert_eq!(refused.refusal(), "405 method_not_allowed");
+    assert!(refused.text.len() < 500, "{} bytes", refused.text.len());
     app.stop().await;
 }
 

@@ -1,12 +1,18 @@
 //! Sockets: accepting, TLS, and letting go.
 //!
-//! One task a connection, at most `connections_max` of them; further clients wait in the kernel's queue. A client that
-//! does not get its request's head across in time is hung up on, so a slow one holds a place for seconds, not for ever.
+//! One task a connection, at most `connections_max` of them; further clients wait in the kernel's queue. A place is kept
+//! by using it. A client that keeps us waiting for `header_timeout` (`patience` knows whose turn it is) is asked to leave,
+//! and one that keeps us waiting once more is hung up on, so a slow or silent one holds a place for seconds, not for ever.
 //! At the end the socket closes first, then requests in flight get their time, then whatever is left is cut.
+//!
+//! There is no limit for each address: behind a proxy and on loopback all clients share one, so the honest ones would
+//! share the limit with the attacker. Who listens to strangers without a proxy can have one from the firewall.
 
+use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +20,9 @@ use axum::Router;
 use axum::http::HeaderMap;
 use cofer_model::Kind;
 use hyper::body::Incoming;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,6 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::patience::{Answer, Patience, Watched};
 use crate::settings::{Settings, TlsFiles};
 
 /// After a failed `accept` (out of file descriptors, mostly), so as not to spin.
@@ -154,7 +160,6 @@ impl Listener {
     /// Serves until told to stop, then lets what is in flight finish.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.connections_max));
-        let graceful = GracefulShutdown::new();
         let mut tasks = tokio::task::JoinSet::new();
         loop {
             let slot = tokio::select! {
@@ -180,7 +185,7 @@ impl Listener {
                 router: router.clone(),
                 tls: self.tls.clone(),
                 header_timeout: self.header_timeout,
-                watcher: graceful.watcher(),
+                stop: stop.clone(),
                 from,
             };
             tasks.spawn(async move {
@@ -189,7 +194,8 @@ impl Listener {
             });
         }
         drop(self.socket);
-        if tokio::time::timeout(self.drain, graceful.shutdown()).await.is_err() {
+        let all_ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.drain, all_ended).await.is_err() {
             tracing::warn!("requests were still in flight after {:?}; they are cut off", self.drain);
         }
         tasks.shutdown().await;
@@ -200,7 +206,7 @@ struct Connection {
     router: Router,
     tls: Option<TlsSetup>,
     header_timeout: Duration,
-    watcher: hyper_util::server::graceful::Watcher,
+    stop: CancellationToken,
     from: SocketAddr,
 }
 
@@ -211,32 +217,56 @@ impl Connection {
         match self.tls.clone() {
             None => self.speak_http(stream).await,
             Some(TlsSetup(acceptor)) => {
-                match tokio::time::timeout(self.header_timeout, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => self.speak_http(stream).await,
-                    Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
-                    Err(_elapsed) => tracing::debug!("TLS handshake took too long"),
+                let handshake = tokio::time::timeout(self.header_timeout, acceptor.accept(stream));
+                match self.stop.run_until_cancelled(handshake).await {
+                    Some(Ok(Ok(stream))) => self.speak_http(stream).await,
+                    Some(Ok(Err(error))) => tracing::debug!("TLS handshake failed: {error}"),
+                    Some(Err(_elapsed)) => tracing::debug!("TLS handshake took too long"),
+                    None => {}
                 }
             }
         }
     }
 
     async fn speak_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let peer = Peer(self.from);
-        let service = self.router.map_request(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(peer);
-            request.map(axum::body::Body::new)
+        let Self { router, header_timeout, stop, from, .. } = self;
+        let patience = Patience::new(header_timeout);
+        let service = service_fn(|request: hyper::Request<Incoming>| {
+            let turn = patience.our_turn();
+            let mut request = request.map(axum::body::Body::new);
+            request.extensions_mut().insert(Peer(from));
+            let answer = router.clone().oneshot(request);
+            async move { answer.await.map(|response| response.map(|body| Answer::new(body, turn))) }
         });
         let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().timer(TokioTimer::new()).header_read_timeout(self.header_timeout);
+        http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+        // The pings find out who has vanished without a word while a stream is open. A slow reader sees a ping only after
+        // the answers before it, so it gets more time for that than anybody else would need.
         http.http2()
             .timer(TokioTimer::new())
-            .keep_alive_interval(self.header_timeout)
-            .keep_alive_timeout(self.header_timeout);
-        let connection =
-            http.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
-        if let Err(error) = self.watcher.watch(connection.into_owned()).await {
-            tracing::debug!("connection ended: {error}");
+            .keep_alive_interval(header_timeout)
+            .keep_alive_timeout(2 * header_timeout);
+        let watched = Watched { stream, patience: patience.clone() };
+        let mut connection = pin!(http.serve_connection_with_upgrades(TokioIo::new(watched), service));
+
+        tokio::select! {
+            ended = connection.as_mut() => return log_end(ended),
+            () = stop.cancelled() => {}
+            () = patience.ended() => {}
         }
+        // What is in flight is still answered.
+        connection.as_mut().graceful_shutdown();
+        patience.begin_anew();
+        tokio::select! {
+            ended = connection => log_end(ended),
+            () = patience.ended() => tracing::debug!("hung up on {from}, who neither sent nor read anything in time"),
+        }
+    }
+}
+
+fn log_end(ended: Result<(), Box<dyn Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!("connection ended: {error}");
     }
 }
 

@@ -11,6 +11,7 @@ pub mod error;
 pub mod extract;
 pub mod listen;
 mod observe;
+mod patience;
 mod router;
 
 pub use error::ApiError;

@@ -87,10 +87,10 @@ async fn no_such_route(address: Uri) -> ApiError {
 }
 
 async fn no_such_method(request: Request) -> ApiError {
-    let (method, path) = (request.method(), request.uri().path());
+    let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
     ApiError::new(
         Kind::MethodNotAllowed,
-        format!("{} does not take {method}; /api/openapi.json lists what it takes", shown(path)),
+        format!("{path} does not take {method}; /api/openapi.json lists what it takes"),
     )
 }
 

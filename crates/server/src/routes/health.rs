@@ -57,8 +57,7 @@ impl Part {
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub async fn readyz(State(app): State<App>) -> Response {
-    let draining = app.is_draining().then(|| "the server is stopping".to_owned());
-    let parts = vec![Part::new("database", database_trouble(&app).await), Part::new("server", draining)];
+    let parts = vec![Part::new("database", database_trouble(&app).await)];
     let ready = parts.iter().all(|part| part.ready);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut response = (status, Json(Readiness { ready, parts })).into_response();
