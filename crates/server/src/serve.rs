@@ -80,7 +80,8 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let app = App::new(settings, store.clone(), keyring, telemetry, metrics);
 
-    data_dir.announce(Some(listener.url()))?;
+    let certificate = app.settings.tls.as_ref().map(|files| files.certificate.as_path());
+    data_dir.announce(listener.url(), certificate)?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     tokio::spawn(drain_when_stopped(app.clone(), stop.clone()));
