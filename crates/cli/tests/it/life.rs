@@ -128,6 +128,23 @@ async fn a_server_on_another_machine_that_shares_the_directory_is_respected() {
 }
 
 #[tokio::test]
+async fn the_request_that_is_suggested_can_be_pasted_into_a_shell_wherever_the_data_is() {
+    let start = start();
+    let dir = start.path().join("it's $HOME \"here\"; `id`");
+    let app = start.variable("COFER_DATA_DIR", dir.display().to_string()).serve().await;
+    let line = app.logged("try: curl").await;
+    let (_, suggested) = line.split_once("try: ").unwrap();
+    let script = format!("curl() {{ printf '%s\n' \"$@\"; }}\n{suggested}");
+    let shell = tokio::process::Command::new("sh").args(["-c", &script]).output().await.unwrap();
+    let token = std::fs::read_to_string(dir.join("admin.token")).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&shell.stdout),
+        format!("-H\nAuthorization: Bearer {}\n{}/api/v1/projects\n", token.trim(), app.url)
+    );
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn a_port_in_use_is_reported_with_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
