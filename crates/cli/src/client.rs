@@ -1,7 +1,7 @@
 //! The way to a running server: found by itself on this machine, or named by `--url` and `COFER_TOKEN`.
 //!
 //! The admin token that a local server left in its data directory is sent to that server alone, never to an address that
-//! somebody named.
+//! somebody named. Whether it is that server, its certificate proves: see `trust`.
 //!
 //! Paths are given as their parts, and [`below`] alone makes an address of them, so that no name that somebody typed
 //! can become another place.
@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 use crate::output::with_spinner;
+use crate::trust;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_mins(1);
@@ -32,6 +33,10 @@ pub struct Server {
     #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
     url: Option<String>,
 
+    /// Authorities (PEM) to trust, in place of the machine's, for the server at `--url`
+    #[arg(long, global = true, env = "COFER_CA_CERT", value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
+
     /// Data directory of the server on this machine [default: ~/.local/share/cofer]
     #[arg(long, global = true, env = "COFER_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -43,6 +48,8 @@ pub struct Client {
     /// Without a slash at the end.
     url: String,
     token: Option<SecretString>,
+    /// When the certificate is not believed.
+    advice: &'static str,
 }
 
 #[derive(Deserialize)]
@@ -62,15 +69,20 @@ struct EnvelopeError {
 impl Server {
     pub fn client(&self) -> Result<Client, Failure> {
         match &self.url {
-            Some(url) => Self::named(url),
+            Some(url) => self.named(url),
             None => self.local(),
         }
     }
 
-    fn named(url: &str) -> Result<Client, Failure> {
+    fn named(&self, url: &str) -> Result<Client, Failure> {
         let url = parse_url(url)?;
-        let http = builder().build().map_err(Failure::internal)?;
-        Ok(Client { http, url, token: secret("COFER_TOKEN") })
+        let http = match &self.ca_cert {
+            Some(file) => trust::only_authorities(builder(), file)?,
+            None => builder(),
+        };
+        let http = http.build().map_err(Failure::internal)?;
+        let advice = "name whoever signed its certificate by `--ca-cert`, if you trust them";
+        Ok(Client { http, url, token: secret("COFER_TOKEN"), advice })
     }
 
     fn local(&self) -> Result<Client, Failure> {
@@ -79,19 +91,25 @@ impl Server {
             nowhere("no HOME to look for a server in; give `--url` or `--data-dir`".to_owned())
         })?;
         let running = data_dir::running(&dir);
-        let Some(url) = running.and_then(|running| running.url) else {
+        let Some((url, certificate)) = running.and_then(|running| Some((running.url?, running.certificate)))
+        else {
             let dir = dir.display();
             return Err(nowhere(format!(
                 "no server is running on {dir}; start one with `cofer serve`, or name one by `--url`"
             )));
         };
+        let http = match certificate {
+            Some(certificate) => trust::only_certificate(builder(), &certificate)?,
+            None => builder(),
+        };
         // A proxy for the wide world has no business between two processes of one machine.
-        let http = builder().no_proxy().build().map_err(Failure::internal)?;
+        let http = http.no_proxy().build().map_err(Failure::internal)?;
         // What somebody set just now is likelier to hold than what a server wrote once.
         let token = secret("COFER_TOKEN")
             .or_else(|| secret("COFER_ADMIN_TOKEN"))
             .or_else(|| data_dir::admin_token(&dir));
-        Ok(Client { http, url, token })
+        let advice = "the server that holds the data directory has another certificate or key";
+        Ok(Client { http, url, token, advice })
     }
 }
 
@@ -230,7 +248,8 @@ impl Client {
         let kind = if error.is_timeout() { Kind::Timeout } else { Kind::Unavailable };
         let Failure { message, .. } = Failure::caused(kind, error);
         let message = format!("no answer from {}: {message}", self.url);
-        Failure::new(kind, message)
+        let advised = trust::is_lacking(error).then(|| format!("{message}; {}", self.advice));
+        Failure::new(kind, advised.unwrap_or(message))
     }
 
     fn stranger(&self) -> Failure {

@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod exit;
 mod output;
+mod trust;
 
 use std::process::ExitCode;
 

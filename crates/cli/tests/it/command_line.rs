@@ -4,8 +4,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 
-use cofer_testkit::app::Ran;
+use cofer_testkit::app::{Ran, Start};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use serde_json::{Value, json};
 
 use crate::{serving, start};
@@ -16,6 +19,40 @@ async fn cofer_into(stdout: impl Into<Stdio>, data_dir: &Path, args: &[&str]) ->
     command.args(args).env_clear().env("COFER_DATA_DIR", data_dir).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
     command.spawn().unwrap().wait_with_output().await.unwrap().into()
+}
+
+/// The certificate of a server, and its key, as files to start it with.
+fn with_tls(start: Start, certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> Start {
+    let (certificate_file, key_file) = (start.path().join("cert.pem"), start.path().join("key.pem"));
+    std::fs::write(&certificate_file, certificate.pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    start
+        .arg(format!("--tls-cert={}", certificate_file.display()))
+        .arg(format!("--tls-key={}", key_file.display()))
+}
+
+/// Shows this certificate, holds this key, and answers one request with an empty list. Gives its address.
+fn impostor(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> String {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let key = rustls::crypto::ring::sign::any_supported_type(&key).unwrap();
+    let shown = CertifiedKey::new(vec![certificate.der().clone()], key);
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+        // A client that does not believe us hangs up.
+        let asked =
+            BufReader::new(&mut tls).lines().take_while(|line| line.as_ref().is_ok_and(|l| !l.is_empty()));
+        if asked.count() > 0 {
+            tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]").unwrap();
+        }
+    });
+    url
 }
 
 /// A disk with no room left.
@@ -118,6 +155,90 @@ async fn a_token_in_the_environment_is_used_before_one_in_a_file() {
     let chosen = app.cofer_with(&[("COFER_TOKEN", "wrong")], &["project", "ls"]).await;
     chosen.failed_with(5);
     app.stop().await;
+}
+
+#[tokio::test]
+async fn a_local_server_is_known_by_its_certificate_whoever_signed_it_and_for_whatever_name() {
+    let made = rcgen::generate_simple_self_signed(["elsewhere.invalid".to_owned()]).unwrap();
+    let app = with_tls(start(), &made.cert, &made.signing_key).serve().await;
+    assert!(app.url.starts_with("https://"), "{}", app.url);
+    app.cofer(&["project", "ls"]).await.succeeded();
+    // An authority that was set for other servers changes nothing here.
+    app.cofer_with(&[("COFER_CA_CERT", "/nowhere")], &["project", "ls"]).await.succeeded();
+    let named = app.cofer_with(&[("COFER_TOKEN", &app.token)], &["project", "ls", "--url", &app.url]).await;
+    assert!(named.failed_with(6).contains("--ca-cert"), "{named:?}");
+
+    let note = app.data_dir().join("cofer.lock");
+    let pretend = |url: &str| {
+        let mut text: Value = serde_json::from_slice(&std::fs::read(&note).unwrap()).unwrap();
+        text["url"] = json!(url);
+        std::fs::write(&note, text.to_string()).unwrap();
+    };
+    pretend(&impostor(&made.cert, &made.signing_key));
+    assert_eq!(
+        app.cofer(&["project", "ls", "--json"]).await.json(),
+        json!([]),
+        "the same certificate and key"
+    );
+    let other = rcgen::generate_simple_self_signed(["elsewhere.invalid".to_owned()]).unwrap();
+    for (certificate, key) in [(&other.cert, &other.signing_key), (&made.cert, &other.signing_key)] {
+        pretend(&impostor(certificate, key));
+        let ran = app.cofer(&["project", "ls", "--json"]).await;
+        assert!(ran.failed_with(6).contains("another certificate or key"), "{ran:?}");
+        assert_eq!(ran.stdout, "");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_is_trusted_when_it_is_named() {
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority_certificate = authority.self_signed(&authority_key).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["127.0.0.1".to_owned()])
+        .unwrap()
+        .signed_by(&key, &rcgen::Issuer::new(authority, authority_key))
+        .unwrap();
+    let app = with_tls(start(), &certificate, &key).serve().await;
+    let file = app.data_dir().join("authority.pem");
+    std::fs::write(&file, authority_certificate.pem()).unwrap();
+    let file = file.display().to_string();
+    let elsewhere = [("COFER_URL", app.url.as_str()), ("COFER_TOKEN", app.token.as_str())];
+
+    app.cofer_with(&elsewhere, &["project", "ls", "--ca-cert", &file]).await.succeeded();
+    let by_variable = [&elsewhere[..], &[("COFER_CA_CERT", file.as_str())]].concat();
+    app.cofer_with(&by_variable, &["project", "ls"]).await.succeeded();
+    app.cofer_with(&elsewhere, &["project", "ls"]).await.failed_with(6);
+
+    let empty = app.data_dir().join("empty.pem");
+    std::fs::write(&empty, "no certificate at all\n").unwrap();
+    let broken = app.data_dir().join("broken.pem");
+    std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    for wrong in [&empty, &broken, &app.data_dir().join("missing.pem"), &app.data_dir()] {
+        let wrong = wrong.display().to_string();
+        let ran = app.cofer_with(&elsewhere, &["project", "ls", "--ca-cert", &wrong]).await;
+        assert!(ran.failed_with(2).contains(&wrong), "{ran:?}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_its_own_authority_is_trusted_for_its_name_when_it_is_named() {
+    for (name, code) in [("127.0.0.1", 0), ("elsewhere.invalid", 6)] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut certificate = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        certificate.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = certificate.self_signed(&key).unwrap();
+        let start = with_tls(start(), &certificate, &key);
+        let file = start.path().join("cert.pem").display().to_string();
+        let app = start.serve().await;
+        let elsewhere = [("COFER_URL", app.url.as_str()), ("COFER_TOKEN", app.token.as_str())];
+        let ran = app.cofer_with(&elsewhere, &["project", "ls", "--ca-cert", &file]).await;
+        assert_eq!(ran.code, Some(code), "{name}: {ran:?}");
+        app.stop().await;
+    }
 }
 
 #[tokio::test]
