@@ -1,25 +1,30 @@
 //! The way to a running server: found by itself on this machine, or named by `--url` and `COFER_TOKEN`.
 //!
 //! The admin token that a local server left in its data directory is sent to that server alone, never to an address that
-//! somebody named.
+//! somebody named. Whether it is that server, its certificate proves: see `trust`.
+//!
+//! Paths are given as their parts, and [`below`] alone makes an address of them, so that no name that somebody typed
+//! can become another place.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use cofer_model::Kind;
 use cofer_server::data_dir;
 use cofer_server::settings::default_data_dir;
-use reqwest::{Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 use crate::output::with_spinner;
+use crate::trust;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_mins(1);
+const API: [&str; 2] = ["api", "v1"];
 
 /// Which server to talk to.
 #[derive(Debug, Args)]
@@ -27,6 +32,10 @@ pub struct Server {
     /// Address of the server [default: the one running on this machine]
     #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
     url: Option<String>,
+
+    /// Authorities (PEM) to trust, in place of the machine's, for the server at `--url`
+    #[arg(long, global = true, env = "COFER_CA_CERT", value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
 
     /// Data directory of the server on this machine [default: ~/.local/share/cofer]
     #[arg(long, global = true, env = "COFER_DATA_DIR", value_name = "DIR")]
@@ -36,8 +45,11 @@ pub struct Server {
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
+    /// Without a slash at the end.
     url: String,
     token: Option<SecretString>,
+    /// When the certificate is not believed.
+    advice: &'static str,
 }
 
 #[derive(Deserialize)]
@@ -56,64 +68,154 @@ struct EnvelopeError {
 
 impl Server {
     pub fn client(&self) -> Result<Client, Failure> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let given = variable("COFER_TOKEN").map(SecretString::from);
-        let http = reqwest::Client::builder().connect_timeout(CONNECT_DEADLINE).timeout(ANSWER_DEADLINE);
-        if let Some(url) = &self.url {
-            let http = http.build().map_err(Failure::internal)?;
-            return Ok(Client { http, url: url.trim_end_matches('/').to_owned(), token: given });
+        match &self.url {
+            Some(url) => self.named(url),
+            None => self.local(),
         }
+    }
+
+    fn named(&self, url: &str) -> Result<Client, Failure> {
+        let url = parse_url(url)?;
+        let http = match &self.ca_cert {
+            Some(file) => trust::only_authorities(builder(), file)?,
+            None => builder(),
+        };
+        let http = http.build().map_err(Failure::internal)?;
+        let advice = "name whoever signed its certificate by `--ca-cert`, if you trust them";
+        Ok(Client { http, url, token: secret("COFER_TOKEN"), advice })
+    }
+
+    fn local(&self) -> Result<Client, Failure> {
+        let nowhere = |message: String| Failure::new(Kind::Unavailable, message);
         let dir = self.data_dir.clone().or_else(|| default_data_dir(&variable)).ok_or_else(|| {
-            Failure::new(Kind::Invalid, "no HOME to look for a server in; give `--url` or `--data-dir`")
+            nowhere("no HOME to look for a server in; give `--url` or `--data-dir`".to_owned())
         })?;
-        let url = local_url(&dir)?;
-        let token = given
-            .or_else(|| data_dir::admin_token(&dir))
-            .or_else(|| variable("COFER_ADMIN_TOKEN").map(SecretString::from));
+        let running = data_dir::running(&dir);
+        let Some((url, certificate)) = running.and_then(|running| Some((running.url?, running.certificate)))
+        else {
+            let dir = dir.display();
+            return Err(nowhere(format!(
+                "no server is running on {dir}; start one with `cofer serve`, or name one by `--url`"
+            )));
+        };
+        let http = match certificate {
+            Some(certificate) => trust::only_certificate(builder(), &certificate)?,
+            None => builder(),
+        };
         // A proxy for the wide world has no business between two processes of one machine.
         let http = http.no_proxy().build().map_err(Failure::internal)?;
-        Ok(Client { http, url, token })
+        // What somebody set just now is likelier to hold than what a server wrote once.
+        let token = secret("COFER_TOKEN")
+            .or_else(|| secret("COFER_ADMIN_TOKEN"))
+            .or_else(|| data_dir::admin_token(&dir));
+        let advice = "the server that holds the data directory has another certificate or key";
+        Ok(Client { http, url, token, advice })
     }
 }
 
-fn local_url(dir: &Path) -> Result<String, Failure> {
-    let running = data_dir::running(dir).and_then(|running| running.url);
-    running.ok_or_else(|| {
+/// An empty value is none.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn secret(name: &str) -> Option<SecretString> {
+    variable(name).map(SecretString::from)
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().connect_timeout(CONNECT_DEADLINE).timeout(ANSWER_DEADLINE)
+}
+
+/// The address of a server, with the path that it may be below. Not repeated when it is wrong: there may be a password
+/// in it.
+fn parse_url(text: &str) -> Result<String, Failure> {
+    let refused = |why: &str| {
         let message = format!(
-            "no server is running on {}; start one with `cofer serve`, or name one by `--url`",
-            dir.display()
+            "`--url` (or COFER_URL) is not the address of a server: {why}; write it like https://cofer.example.com or http://127.0.0.1:7070"
         );
-        Failure::new(Kind::Unavailable, message)
-    })
+        Failure::new(Kind::Invalid, message)
+    };
+    let begins_with =
+        |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    if !begins_with("http://") && !begins_with("https://") {
+        return Err(refused("it must begin with http:// or https://"));
+    }
+    let url = Url::parse(text).map_err(|error| refused(&error.to_string()))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(refused("there is no place for a user in it, only for a token in COFER_TOKEN"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(refused("it must end before any `?` or `#`"));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// The address of what has these parts in its path, names as they were typed.
+fn below(base: &str, path: &[&str]) -> Result<Url, Failure> {
+    let mut address = base.to_owned();
+    for part in path {
+        address.push('/');
+        push_encoded(&mut address, part)?;
+    }
+    Url::parse(&address).map_err(Failure::internal)
+}
+
+fn push_encoded(address: &mut String, part: &str) -> Result<(), Failure> {
+    use std::fmt::Write;
+    match part {
+        "" => return Err(Failure::new(Kind::Invalid, "a name or id must not be empty")),
+        // However they are encoded, these are steps in a path to whoever reads an address, and never names.
+        "." | ".." => {
+            return Err(Failure::new(
+                Kind::NotFound,
+                format!("there is nothing with the name or id `{part}`"),
+            ));
+        }
+        _ => {}
+    }
+    for byte in part.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => address.push(byte.into()),
+            // Writing to memory does not fail.
+            byte => _ = write!(address, "%{byte:02X}"),
+        }
+    }
+    Ok(())
 }
 
 impl Client {
-    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.request(Method::GET, path)).await
+    /// Below `/api/v1`, as are all that follow.
+    pub async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.send(self.request(Method::GET, path)?).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.send(self.request(Method::POST, path).json(body)).await
+    pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(self.request(Method::POST, path)?.json(body)).await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.send(self.request(Method::PUT, path).json(body)).await
+    pub async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(self.request(Method::PUT, path)?.json(body)).await
     }
 
-    pub async fn patch(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.send(self.request(Method::PATCH, path).json(body)).await
+    pub async fn patch(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(self.request(Method::PATCH, path)?.json(body)).await
     }
 
-    pub async fn delete(&self, path: &str) -> Result<Value, Failure> {
-        self.send(self.request(Method::DELETE, path)).await
+    pub async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.send(self.request(Method::DELETE, path)?).await
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.url));
-        match &self.token {
+    /// What anybody may ask.
+    pub async fn health(&self) -> Result<Value, Failure> {
+        self.send(self.http.get(below(&self.url, &["healthz"])?)).await
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> Result<RequestBuilder, Failure> {
+        let request = self.http.request(method, below(&self.url, &[&API[..], path].concat())?);
+        Ok(match &self.token {
             Some(token) => request.bearer_auth(token.expose_secret()),
             None => request,
-        }
+        })
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
@@ -145,7 +247,9 @@ impl Client {
     fn no_answer(&self, error: &reqwest::Error) -> Failure {
         let kind = if error.is_timeout() { Kind::Timeout } else { Kind::Unavailable };
         let Failure { message, .. } = Failure::caused(kind, error);
-        Failure::new(kind, format!("no answer from {}: {message}", self.url))
+        let message = format!("no answer from {}: {message}", self.url);
+        let advised = trust::is_lacking(error).then(|| format!("{message}; {}", self.advice));
+        Failure::new(kind, advised.unwrap_or(message))
     }
 
     fn stranger(&self) -> Failure {
@@ -153,28 +257,57 @@ impl Client {
     }
 }
 
-/// A name or id as a part of an address.
-pub fn segment(text: &str) -> String {
-    use std::fmt::Write;
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => encoded.push(byte.into()),
-            b'.' if text.chars().any(|c| c != '.') => encoded.push('.'),
-            byte => _ = write!(encoded, "%{byte:02X}"),
-        }
-        encoded
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What goes over the wire, as the library that sends it understands it.
+    fn wire(name: &str) -> Result<String, Kind> {
+        let address = below("http://host:1/cofer", &["projects", name, "secrets"]);
+        address.map(|url| url[url::Position::BeforePath..].to_owned()).map_err(|failure| failure.kind)
+    }
+
+    #[test]
+    fn names_are_sent_to_the_letter() {
+        for (name, sent) in [
+            ("my-project_1.2", "my-project_1.2"),
+            ("a/b?c#d e", "a%2Fb%3Fc%23d%20e"),
+            ("%2e%2e", "%252e%252e"),
+            ("...", "..."),
+            (".hidden", ".hidden"),
+            ("\\", "%5C"),
+            ("ä", "%C3%A4"),
+        ] {
+            assert_eq!(wire(name), Ok(format!("/cofer/projects/{sent}/secrets")));
+        }
+    }
+
+    #[test]
+    fn steps_in_a_path_and_nothing_are_no_names() {
+        assert_eq!([".", "..", ""].map(wire), [Err(Kind::NotFound), Err(Kind::NotFound), Err(Kind::Invalid)]);
+    }
+
     #[test]
     fn no_name_leaves_its_place_in_an_address() {
-        assert_eq!(segment("my-project_1.2"), "my-project_1.2");
-        assert_eq!(segment("a/b?c#d e"), "a%2Fb%3Fc%23d%20e");
-        assert_eq!(segment(".."), "%2E%2E");
-        assert_eq!(segment("ä"), "%C3%A4");
+        // Every name of up to four of the characters that mean something in an address, or to those who parse them.
+        let alphabet = ['.', '/', '\\', '%', '2', 'e', 'E', '?', '#', '\t', '\n', ' ', ':', '@', ';', '\0'];
+        let mut names = vec![String::new()];
+        for _ in 0..4 {
+            let longer: Vec<_> = names
+                .iter()
+                .flat_map(|name| alphabet.map(|character| format!("{name}{character}")))
+                .collect();
+            for name in &longer {
+                let Ok(path) = wire(name) else {
+                    assert!([".", ".."].contains(&name.as_str()), "{name:?}");
+                    continue;
+                };
+                let name_sent =
+                    path.strip_prefix("/cofer/projects/").and_then(|rest| rest.strip_suffix("/secrets"));
+                let name_sent = name_sent.unwrap_or_else(|| panic!("{name:?} became {path}"));
+                assert!(!name_sent.contains(['/', '?', '#', '\\']), "{name:?} became {path}");
+            }
+            names = longer;
+        }
     }
 }

@@ -7,6 +7,7 @@ mod client;
 mod commands;
 mod exit;
 mod output;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -46,7 +47,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let Cli { command, json } = Cli::parse();
+    let Cli { command, json } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return help_or_usage(&answer),
+    };
     let format = if json { output::Format::Json } else { output::Format::Text };
     match run(command, format) {
         Ok(code) => code,
@@ -65,11 +69,19 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Project(project) => project.run(format).await?,
             Command::Token(token) => token.run(format).await?,
             Command::Secret(secret) => secret.run(format).await?,
-            Command::Completions(completions) => completions.run(),
-            Command::Version(version) => version.run(format).await,
+            Command::Completions(completions) => completions.run()?,
+            Command::Version(version) => version.run(format).await?,
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// What the parser has to say: help or the version to standard output, or what was wrong to standard error.
+fn help_or_usage(answer: &clap::Error) -> ExitCode {
+    match output::forgive_closed_pipe(answer.print()) {
+        Err(failure) if !answer.use_stderr() => failure.report(output::Format::Text),
+        _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(1)),
+    }
 }
 
 /// TLS needs to be told whose cryptography to use, once in a process.

@@ -3,10 +3,13 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use cofer_model::Kind;
 use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::exit::Failure;
 
 /// After this long, a person is shown that something is going on.
 const SPINNER_AFTER: Duration = Duration::from_secs(1);
@@ -20,19 +23,40 @@ pub enum Format {
 
 impl Format {
     /// JSON as it is, or whatever the text form makes of it.
-    pub fn print(self, value: &impl Serialize, text: impl FnOnce() -> String) {
+    pub fn print(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        forgive_closed_pipe(self.deliver(value, text))
+    }
+
+    /// The same for what must not be lost: a reader who has left is an error like any other.
+    pub fn deliver(self, value: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
         match self {
-            Self::Json => print_line(&serde_json::to_string_pretty(value).unwrap_or_default()),
-            Self::Text => print_line(&text()),
+            Self::Json => write_line(&serde_json::to_string_pretty(value)?),
+            Self::Text => write_line(&text()),
         }
     }
 }
 
-/// A closed pipe (`cofer token ls | head -1`) is no error of ours.
-pub fn print_line(text: &str) {
-    if !text.is_empty() {
-        let _ = writeln!(io::stdout(), "{text}");
+pub fn print_line(text: &str) -> Result<(), Failure> {
+    forgive_closed_pipe(write_line(text))
+}
+
+/// A closed pipe (`cofer token ls | head -1`) is no error of ours. A full disk is.
+pub fn forgive_closed_pipe(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Kind::Internal, format!("the output could not be written: {error}")))
+        }
+        _ => Ok(()),
     }
+}
+
+fn write_line(text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{text}")?;
+    stdout.flush()
 }
 
 /// Rows of a JSON array under the given headings, each naming a field.

@@ -2,39 +2,58 @@
 //!
 //! | file          | what it is                                                             |
 //! |---------------|------------------------------------------------------------------------|
-//! | `cofer.lock`  | held by the running server; says its process id and address            |
+//! | `cofer.lock`  | the running server's note: its process id, address and certificate     |
 //! | `cofer.db`    | the SQLite database, unless another database is used                   |
 //! | `master.key`  | the key that seals secrets, unless `COFER_MASTER_KEY` is set           |
 //! | `admin.token` | the admin token made at first start                                    |
 //!
-//! The lock is the kernel's (`flock`): it ends with the process, however that ends, so a lock file left behind by a
-//! killed server never stands in anybody's way.
+//! Two locks, both the kernel's (`flock`): they end with the process, however that ends, so nothing that a killed
+//! server leaves behind stands in anybody's way.
+//!
+//! | lock on       | held by the owner | says                    | others                                    |
+//! |---------------|-------------------|-------------------------|-------------------------------------------|
+//! | the directory | for itself alone  | this directory is taken | a second server tries it, and is refused  |
+//! | the note      | for itself alone  | the note is true        | who looks tries to share it, and lets go  |
+//!
+//! The directory cannot be unlinked and made anew as a file can, and all paths to it lead to the same lock. Who only
+//! looks never touches it, so that looking keeps nobody from starting. Over a network, locks of directories are often
+//! the machine's own and those of files are not: hence a true note alone is a refusal too.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cofer_model::{Kind, Moment};
+use data_encoding::BASE64;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-const LOCK_FILE: &str = "cofer.lock";
+const NOTE_FILE: &str = "cofer.lock";
+const NOTE_DRAFT_FILE: &str = "cofer.lock.draft";
+/// A note is an address and a certificate. What is longer is not ours.
+const NOTE_BYTES_MAX: u64 = 1 << 20;
 const ADMIN_TOKEN_FILE: &str = "admin.token";
 
 /// A data directory that this process owns until it drops it.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    lock: File,
+    /// Dropped before the claim. Each stays locked, as somebody may just be reading an earlier one.
+    notes: Vec<File>,
+    _claim: File,
 }
 
-/// What the lock file says of the server that holds it.
+/// What a server notes of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     pub pid: u32,
     /// Missing while it is still starting.
     pub url: Option<String>,
+    /// The certificate (PEM) that it serves TLS with, whoever signed it and whatever name is in it.
+    pub certificate: Option<String>,
     pub started_at: Moment,
 }
 
@@ -46,8 +65,8 @@ pub enum DataDirError {
         #[source]
         source: io::Error,
     },
-    #[error("the data directory {} is in use by the cofer with process id {pid}{}; stop that one, or give another directory by `--data-dir`", path.display(), .url.as_ref().map(|url| format!(" at {url}")).unwrap_or_default())]
-    InUse { path: PathBuf, pid: u32, url: Option<String> },
+    #[error("the data directory {} is in use by {}; stop that one, or give another directory by `--data-dir`", path.display(), describe(owner.as_deref()))]
+    InUse { path: PathBuf, owner: Option<Box<Running>> },
     #[error("{} cannot be written", path.display())]
     Unwritable {
         path: PathBuf,
@@ -65,6 +84,14 @@ impl DataDirError {
     }
 }
 
+fn describe(owner: Option<&Running>) -> String {
+    match owner {
+        None => format!("another process, which says nothing of itself in {NOTE_FILE}"),
+        Some(Running { pid, url: None, .. }) => format!("the cofer with process id {pid}"),
+        Some(Running { pid, url: Some(url), .. }) => format!("the cofer with process id {pid} at {url}"),
+    }
+}
+
 impl DataDir {
     /// Makes the directory if need be (for this user alone), and takes it.
     pub fn claim(path: &Path) -> Result<Self, DataDirError> {
@@ -72,19 +99,19 @@ impl DataDir {
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         warn_if_others_may_read(path);
         let path = path.canonicalize().map_err(unusable)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(path.join(LOCK_FILE)).map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let (pid, url) = read_running(&mut lock).map_or((0, None), |owner| (owner.pid, owner.url));
-                return Err(DataDirError::InUse { path, pid, url });
-            }
+        let claim = File::open(&path).map_err(unusable)?;
+        let taken = match claim.try_lock() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
             Err(TryLockError::Error(source)) => return Err(unusable(source)),
+        };
+        match look(&path) {
+            Note::True(owner) => return Err(DataDirError::InUse { path, owner: owner.map(Box::new) }),
+            Note::Stale if taken => return Err(DataDirError::InUse { path, owner: None }),
+            Note::Stale => {}
         }
-        let mut claimed = Self { path, lock };
-        claimed.announce(None)?;
+        let mut claimed = Self { path, notes: Vec::new(), _claim: claim };
+        claimed.note(None, None).map_err(unusable)?;
         Ok(claimed)
     }
 
@@ -92,17 +119,33 @@ impl DataDir {
         &self.path
     }
 
-    /// Tells who looks (`cofer` on the same machine, or a second server) where this one is.
-    pub fn announce(&mut self, url: Option<String>) -> Result<(), DataDirError> {
-        let running = Running { pid: std::process::id(), url, started_at: Moment::now() };
-        let text = serde_json::to_vec(&running).unwrap_or_default();
-        let write = || {
-            let mut lock = &self.lock;
-            lock.rewind()?;
-            lock.write_all(&text)?;
-            lock.set_len(text.len() as u64)
+    /// Tells who looks (`cofer` on the same machine, or a second server) where this one is, and which certificate it
+    /// shows there, so that it can be known for what it is.
+    pub fn announce(&mut self, url: String, certificate: Option<&Path>) -> Result<(), DataDirError> {
+        let read = |path: &Path| match CertificateDer::from_pem_file(path) {
+            Ok(certificate) => Some(to_pem(&certificate)),
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(
+                    "{path} could not be read again, so `cofer` may not trust this server: {error}"
+                );
+                None
+            }
         };
-        write().map_err(|source| DataDirError::Unwritable { path: self.path.join(LOCK_FILE), source })
+        let noted = self.note(Some(url), certificate.and_then(read));
+        noted.map_err(|source| DataDirError::Unwritable { path: self.path.join(NOTE_FILE), source })
+    }
+
+    /// The note is locked before it has its name, and is never changed: who finds it, finds it whole and true.
+    fn note(&mut self, url: Option<String>, certificate: Option<String>) -> io::Result<()> {
+        let running = Running { pid: std::process::id(), url, certificate, started_at: Moment::now() };
+        let draft = self.path.join(NOTE_DRAFT_FILE);
+        let mut note = create_private(&draft)?;
+        note.try_lock()?;
+        note.write_all(&serde_json::to_vec(&running)?)?;
+        std::fs::rename(&draft, self.path.join(NOTE_FILE))?;
+        self.notes.push(note);
+        Ok(())
     }
 
     pub fn admin_token_file(&self) -> PathBuf {
@@ -126,11 +169,36 @@ impl DataDir {
 
 /// The server that holds this data directory, if one is running.
 pub fn running(path: &Path) -> Option<Running> {
-    let mut lock = File::open(path.join(LOCK_FILE)).ok()?;
-    match lock.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => read_running(&mut lock),
-        _ => None,
+    match look(path) {
+        Note::True(running) => running,
+        Note::Stale => None,
     }
+}
+
+/// What the note in a directory is worth.
+enum Note {
+    /// Its writer lives. `None` if it cannot be read all the same.
+    True(Option<Running>),
+    /// There is none, or its writer is gone.
+    Stale,
+}
+
+fn look(path: &Path) -> Note {
+    let Ok(note) = File::open(path.join(NOTE_FILE)) else { return Note::Stale };
+    match note.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            let mut text = Vec::new();
+            let read = note.take(NOTE_BYTES_MAX).read_to_end(&mut text);
+            Note::True(read.ok().and_then(|_| serde_json::from_slice(&text).ok()))
+        }
+        _ => Note::Stale,
+    }
+}
+
+fn to_pem(certificate: &CertificateDer<'_>) -> String {
+    let encoded = BASE64.encode(certificate);
+    let lines: Vec<_> = encoded.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
 /// The admin token that a server on this machine wrote for us to find.
@@ -144,8 +212,7 @@ pub fn admin_token(path: &Path) -> Option<SecretString> {
 pub fn write_private(path: &Path, secret: &SecretString) -> Result<(), DataDirError> {
     let write = || {
         let draft = path.with_extension("draft");
-        let _left_from_before = std::fs::remove_file(&draft);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let mut file = create_private(&draft)?;
         file.write_all(secret.expose_secret().as_bytes())?;
         file.write_all(b"\n")?;
         file.sync_all()?;
@@ -160,10 +227,10 @@ pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-fn read_running(lock: &mut File) -> Option<Running> {
-    let mut text = String::new();
-    lock.read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+/// A new file for this user alone. One left from before is removed, not opened.
+fn create_private(path: &Path) -> io::Result<File> {
+    let _left_from_before = std::fs::remove_file(path);
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn warn_if_others_may_read(path: &Path) {
@@ -194,7 +261,7 @@ mod tests {
     fn a_second_claim_is_refused_and_names_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = DataDir::claim(dir.path()).unwrap();
-        first.announce(Some("http://127.0.0.1:7070".to_owned())).unwrap();
+        first.announce("http://127.0.0.1:7070".to_owned(), None).unwrap();
         let refusal = DataDir::claim(dir.path()).unwrap_err().to_string();
         assert!(
             refusal.contains(&format!("process id {} at http://127.0.0.1:7070", std::process::id())),
@@ -210,5 +277,30 @@ mod tests {
         let claimed = DataDir::claim(dir.path()).unwrap();
         assert_eq!(running(dir.path()).unwrap().pid, std::process::id());
         drop(claimed);
+    }
+
+    #[test]
+    fn looking_and_claiming_do_not_get_in_each_others_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    running(dir.path());
+                }
+            });
+            for _ in 0..500 {
+                let mut claimed = DataDir::claim(dir.path()).unwrap();
+                claimed.announce("http://127.0.0.1:7070".to_owned(), None).unwrap();
+                assert!(running(dir.path()).unwrap().url.is_some());
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_certificate_is_noted_as_it_is() {
+        let certificate = CertificateDer::from((0..=255).collect::<Vec<u8>>());
+        assert_eq!(CertificateDer::from_pem_slice(to_pem(&certificate).as_bytes()).unwrap(), certificate);
     }
 }

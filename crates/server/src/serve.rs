@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use cofer_model::{Kind, Moment};
@@ -88,7 +89,8 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
         app.doorkeeper.knows(token);
     }
 
-    data_dir.announce(Some(listener.url()))?;
+    let certificate = app.settings.tls.as_ref().map(|files| files.certificate.as_path());
+    data_dir.announce(listener.url(), certificate)?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
@@ -168,13 +170,18 @@ fn greet(listener: &Listener, data_dir: &DataDir, behind_proxy: bool) {
     }
     let token = data_dir.admin_token_file();
     if token.exists() {
-        let token = token.display();
+        let (token, quoted) = (token.display(), quoted_for_shell(&token));
         tracing::info!(
-            "admin token in {token}; try: curl -H \"Authorization: Bearer $(cat {token})\" {url}/api/v1/projects"
+            "admin token in {token}; try: curl -H \"Authorization: Bearer $(cat {quoted})\" {url}/api/v1/projects"
         );
     }
     // Nobody listening to standard output is no reason not to serve.
     let _ = writeln!(std::io::stdout(), "listening on {url}");
+}
+
+/// As one word of a POSIX shell, whatever is in it.
+fn quoted_for_shell(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 /// What is done now and then.

@@ -23,7 +23,7 @@ impl Doctor {
         let settings = Settings::decide(self.settings, |name| std::env::var_os(name))
             .map_err(|error| Failure::caused(error.kind(), &error))?;
         let findings = with_spinner("looking around", examine(&settings, variable)).await;
-        format.print(&findings, || findings.iter().map(line).collect::<Vec<_>>().join("\n"));
+        format.print(&findings, || findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
         let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }

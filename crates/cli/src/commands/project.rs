@@ -1,11 +1,12 @@
 //! `cofer project`.
 
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-use crate::client::{Server, segment};
+use super::{object, remove_each};
+use crate::client::Server;
 use crate::exit::Failure;
-use crate::output::{Format, print_line, table};
+use crate::output::{Format, table};
 
 const COLUMNS: [(&str, &str); 5] = [
     ("NAME", "name"),
@@ -79,16 +80,16 @@ impl Project {
                     ("description", json!(description)),
                     ("namespacing", json!(namespacing)),
                 ]);
-                let made = client.post("/api/v1/projects", &body).await?;
-                format.print(&made, || format!("project {name} created"));
+                let made = client.post(&["projects"], &body).await?;
+                format.print(&made, || format!("project {name} created"))
             }
             Action::Ls => {
-                let projects = client.get("/api/v1/projects").await?;
-                format.print(&projects, || table(&projects, &COLUMNS));
+                let projects = client.get(&["projects"]).await?;
+                format.print(&projects, || table(&projects, &COLUMNS))
             }
             Action::Show { project } => {
-                let found = client.get(&path(&project)).await?;
-                format.print(&found, || table(&json!([found]), &COLUMNS));
+                let found = client.get(&["projects", &project]).await?;
+                format.print(&found, || table(&json!([found]), &COLUMNS))
             }
             Action::Update { project, name, description, namespacing } => {
                 let body = object([
@@ -96,28 +97,13 @@ impl Project {
                     ("description", json!(description)),
                     ("namespacing", json!(namespacing)),
                 ]);
-                let changed = client.patch(&path(&project), &body).await?;
-                format.print(&changed, || format!("project {project} changed"));
+                let changed = client.patch(&["projects", &project], &body).await?;
+                format.print(&changed, || format!("project {project} changed"))
             }
             Action::Rm { projects } => {
-                for project in projects {
-                    client.delete(&path(&project)).await?;
-                    if format == Format::Text {
-                        print_line(&format!("project {project} removed"));
-                    }
-                }
+                let remove = async |project: &str| client.delete(&["projects", project]).await;
+                remove_each(&projects, remove, format, |project| format!("project {project} removed")).await
             }
         }
-        Ok(())
     }
-}
-
-/// An object of what was given.
-pub(super) fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let given = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Object(given.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
-}
-
-pub(super) fn path(project: &str) -> String {
-    format!("/api/v1/projects/{}", segment(project))
 }

@@ -10,10 +10,10 @@ use cofer_model::secret::SECRET_BYTES_MAX;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
-use super::project::path;
-use crate::client::{Server, segment};
+use super::remove_each;
+use crate::client::Server;
 use crate::exit::Failure;
-use crate::output::{Format, print_line, table};
+use crate::output::{Format, table};
 
 const COLUMNS: [(&str, &str); 3] = [("NAME", "name"), ("CREATED", "created_at"), ("UPDATED", "updated_at")];
 
@@ -53,38 +53,33 @@ enum Action {
 impl Secret {
     pub async fn run(self, format: Format) -> Result<(), Failure> {
         let client = self.server.client()?;
-        let secrets = format!("{}/secrets", path(&self.project));
+        let project = self.project.as_str();
         match self.action {
             Action::Set { name, from_file } => {
                 let value = read_value(&name, from_file.as_deref())?;
                 let body = json!({"value": value.expose_secret()});
-                let kept = client.put(&format!("{secrets}/{}", segment(&name)), &body).await?;
-                format.print(&kept, || format!("secret {name} set"));
+                let kept = client.put(&["projects", project, "secrets", &name], &body).await?;
+                format.print(&kept, || format!("secret {name} set"))
             }
             Action::Ls => {
-                let names = client.get(&secrets).await?;
-                format.print(&names, || table(&names, &COLUMNS));
+                let names = client.get(&["projects", project, "secrets"]).await?;
+                format.print(&names, || table(&names, &COLUMNS))
             }
             Action::Rm { names } => {
-                for name in names {
-                    client.delete(&format!("{secrets}/{}", segment(&name))).await?;
-                    if format == Format::Text {
-                        print_line(&format!("secret {name} removed"));
-                    }
-                }
+                let remove = async |name: &str| client.delete(&["projects", project, "secrets", name]).await;
+                remove_each(&names, remove, format, |name| format!("secret {name} removed")).await
             }
             Action::RotateKey => {
-                let rotated = client.post("/api/v1/master-key/rotate", &json!({})).await?;
+                let rotated = client.post(&["master-key", "rotate"], &json!({})).await?;
                 let fingerprint = rotated["fingerprint"].as_str().unwrap_or_default();
                 format.print(&rotated, || {
                     format!(
                         "master key replaced by {fingerprint}; secrets sealed anew: {}",
                         rotated["secrets"]
                     )
-                });
+                })
             }
         }
-        Ok(())
     }
 }
 

@@ -1,13 +1,15 @@
 //! `cofer token`.
 
-use clap::{Args, Subcommand};
-use cofer_model::Scope;
-use serde_json::json;
+use std::io;
 
-use super::project::object;
-use crate::client::{Server, segment};
+use clap::{Args, Subcommand};
+use cofer_model::{Kind, Scope};
+use serde_json::{Value, json};
+
+use super::{object, remove_each};
+use crate::client::Server;
 use crate::exit::Failure;
-use crate::output::{Format, print_line, table};
+use crate::output::{Format, table};
 
 const COLUMNS: [(&str, &str); 6] = [
     ("NAME", "name"),
@@ -65,23 +67,29 @@ impl Token {
                     ("project", json!(project)),
                     ("expires_in_seconds", json!(seconds)),
                 ]);
-                let made = client.post("/api/v1/tokens", &body).await?;
+                let made = client.post(&["tokens"], &body).await?;
                 // The token alone, so that `TOKEN=$(cofer token create …)` works.
-                format.print(&made, || made["token"].as_str().unwrap_or_default().to_owned());
+                let written = format.deliver(&made, || made["token"].as_str().unwrap_or_default().to_owned());
+                written.map_err(|error| lost(&made["id"], &error))
             }
             Action::Ls => {
-                let tokens = client.get("/api/v1/tokens").await?;
-                format.print(&tokens, || table(&tokens, &COLUMNS));
+                let tokens = client.get(&["tokens"]).await?;
+                format.print(&tokens, || table(&tokens, &COLUMNS))
             }
             Action::Rm { tokens } => {
-                for token in tokens {
-                    client.delete(&format!("/api/v1/tokens/{}", segment(&token))).await?;
-                    if format == Format::Text {
-                        print_line(&format!("token {token} revoked"));
-                    }
-                }
+                let revoke = async |token: &str| client.delete(&["tokens", token]).await;
+                remove_each(&tokens, revoke, format, |token| format!("token {token} revoked")).await
             }
         }
-        Ok(())
     }
+}
+
+/// What was made is not shown twice, so a token that nobody received is of no use, and still opens doors.
+fn lost(id: &Value, error: &io::Error) -> Failure {
+    let message = format!(
+        "the token was made but could not be written: {error}; nobody has it now, so revoke it with `cofer token rm {}` and make another",
+        id.as_str().unwrap_or_default()
+    );
+    let details = [("id".to_owned(), id.clone())].into_iter().collect();
+    Failure { details, ..Failure::new(Kind::Internal, message) }
 }

@@ -1,9 +1,11 @@
 //! `cofer version`: of this program, and of the server it would talk to.
 
 use clap::Args;
+use cofer_model::Kind;
 use serde_json::{Value, json};
 
 use crate::client::Server;
+use crate::exit::Failure;
 use crate::output::Format;
 
 #[derive(Debug, Args)]
@@ -13,22 +15,23 @@ pub struct Version {
 }
 
 impl Version {
-    pub async fn run(self, format: Format) {
+    pub async fn run(self, format: Format) -> Result<(), Failure> {
         let program = env!("CARGO_PKG_VERSION");
-        let server = self.ask().await;
+        let server = self.ask().await?;
         format.print(&json!({"client": program, "server": server}), || match server.as_str() {
             Some(server) => format!("cofer {program} (server {server})"),
             None => format!("cofer {program} (no server running)"),
-        });
+        })
     }
 
-    /// A server that is not there is nothing wrong here.
-    async fn ask(&self) -> Value {
+    /// A server that is not there is nothing wrong here. An address that is none, is.
+    async fn ask(&self) -> Result<Value, Failure> {
         match self.server.client() {
             Ok(client) => {
-                client.get("/healthz").await.map(|health| health["version"].clone()).unwrap_or_default()
+                Ok(client.health().await.map(|health| health["version"].clone()).unwrap_or_default())
             }
-            Err(_) => Value::Null,
+            Err(failure) if failure.kind == Kind::Unavailable => Ok(Value::Null),
+            Err(failure) => Err(failure),
         }
     }
 }

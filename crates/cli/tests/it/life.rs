@@ -71,6 +71,81 @@ async fn a_second_server_on_one_data_directory_refuses_and_names_the_first() {
 }
 
 #[tokio::test]
+async fn a_second_server_is_refused_though_the_note_of_the_first_is_unreadable_or_gone() {
+    let app = serving().await;
+    let note = app.data_dir().join("cofer.lock");
+    let refused = async || {
+        let ran = app.cofer(&["serve", "--listen", "127.0.0.1:0"]).await;
+        let message = ran.failed_with(4);
+        assert!(message.contains("in use") && !message.contains("process id"), "{message}");
+    };
+    std::fs::write(&note, "{\"pid\":").unwrap();
+    refused().await;
+    std::fs::remove_file(&note).unwrap();
+    refused().await;
+    assert_eq!(app.get("/api/v1/projects").await.status, 200);
+    app.stop().await.serve().await.stop().await;
+}
+
+#[tokio::test]
+async fn two_paths_to_one_data_directory_meet() {
+    let start = start();
+    let link = start.path().join("link");
+    std::fs::create_dir(start.data_dir()).unwrap();
+    std::os::unix::fs::symlink("data", &link).unwrap();
+    let up = "../".repeat(std::env::current_dir().unwrap().components().count());
+    let relative = format!("{up}{}", start.data_dir().display());
+    let app = start.serve().await;
+    for path in [link.display().to_string(), relative] {
+        let ran = app.cofer(&["serve", "--listen", "127.0.0.1:0", "--data-dir", &path]).await;
+        assert!(ran.failed_with(4).contains(&app.url), "{path}: {ran:?}");
+        app.cofer(&["project", "ls", "--data-dir", &path]).await.succeeded();
+    }
+    let start = app.stop().await;
+    start.variable("COFER_DATA_DIR", link.display().to_string()).serve().await.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_looks_for_a_server_does_not_keep_one_from_starting() {
+    let start = serving().await.kill().await;
+    // `cofer project ls`, stopped in the middle of its look.
+    let note = std::fs::File::open(start.data_dir().join("cofer.lock")).unwrap();
+    note.try_lock_shared().unwrap();
+    let app = start.serve().await;
+    app.cofer(&["project", "ls"]).await.succeeded();
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_on_another_machine_that_shares_the_directory_is_respected() {
+    let start = serving().await.stop().await;
+    // A network file system passes on locks of files, and keeps those of directories to the machine.
+    let note = std::fs::File::options().write(true).open(start.data_dir().join("cofer.lock")).unwrap();
+    note.try_lock().unwrap();
+    let ran = start.cofer(&["serve", "--listen", "127.0.0.1:0"]).await;
+    assert!(ran.failed_with(4).contains("in use"), "{ran:?}");
+    drop(note);
+    start.serve().await.stop().await;
+}
+
+#[tokio::test]
+async fn the_request_that_is_suggested_can_be_pasted_into_a_shell_wherever_the_data_is() {
+    let start = start();
+    let dir = start.path().join("it's $HOME \"here\"; `id`");
+    let app = start.variable("COFER_DATA_DIR", dir.display().to_string()).serve().await;
+    let line = app.logged("try: curl").await;
+    let (_, suggested) = line.split_once("try: ").unwrap();
+    let script = format!("curl() {{ printf '%s\n' \"$@\"; }}\n{suggested}");
+    let shell = tokio::process::Command::new("sh").args(["-c", &script]).output().await.unwrap();
+    let token = std::fs::read_to_string(dir.join("admin.token")).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&shell.stdout),
+        format!("-H\nAuthorization: Bearer {}\n{}/api/v1/projects\n", token.trim(), app.url)
+    );
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn a_port_in_use_is_reported_with_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
