@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use cofer_model::Kind;
 use cofer_server::data_dir;
-use cofer_server::settings::default_data_dir;
+use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -34,11 +34,11 @@ pub struct Server {
     url: Option<String>,
 
     /// Authorities (PEM) to trust, in place of the machine's, for the server at `--url`
-    #[arg(long, global = true, env = "COFER_CA_CERT", value_name = "FILE")]
+    #[arg(long, global = true, env = "COFER_CA_CERT", value_name = "FILE", value_parser = any_path())]
     ca_cert: Option<PathBuf>,
 
     /// Data directory of the server on this machine [default: ~/.local/share/cofer]
-    #[arg(long, global = true, env = "COFER_DATA_DIR", value_name = "DIR")]
+    #[arg(long, global = true, env = "COFER_DATA_DIR", value_name = "DIR", value_parser = any_path())]
     data_dir: Option<PathBuf>,
 }
 
@@ -68,15 +68,16 @@ struct EnvelopeError {
 
 impl Server {
     pub fn client(&self) -> Result<Client, Failure> {
-        match &self.url {
+        match self.url.as_deref() {
+            // An empty variable, as scripts like to leave them, says nothing.
+            None | Some("") => self.local(),
             Some(url) => self.named(url),
-            None => self.local(),
         }
     }
 
     fn named(&self, url: &str) -> Result<Client, Failure> {
         let url = parse_url(url)?;
-        let http = match &self.ca_cert {
+        let http = match self.ca_cert.as_deref().filter(|file| !file.as_os_str().is_empty()) {
             Some(file) => trust::only_authorities(builder(), file)?,
             None => builder(),
         };
@@ -87,7 +88,8 @@ impl Server {
 
     fn local(&self) -> Result<Client, Failure> {
         let nowhere = |message: String| Failure::new(Kind::Unavailable, message);
-        let dir = self.data_dir.clone().or_else(|| default_data_dir(&variable)).ok_or_else(|| {
+        let given = self.data_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = given.or_else(|| default_data_dir(&variable)).ok_or_else(|| {
             nowhere("no HOME to look for a server in; give `--url` or `--data-dir`".to_owned())
         })?;
         let running = data_dir::running(&dir);

@@ -27,7 +27,6 @@ use std::path::{Path, PathBuf};
 use cofer_model::{Kind, Moment};
 use data_encoding::BASE64;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
@@ -121,18 +120,12 @@ impl DataDir {
 
     /// Tells who looks (`cofer` on the same machine, or a second server) where this one is, and which certificate it
     /// shows there, so that it can be known for what it is.
-    pub fn announce(&mut self, url: String, certificate: Option<&Path>) -> Result<(), DataDirError> {
-        let read = |path: &Path| match CertificateDer::from_pem_file(path) {
-            Ok(certificate) => Some(to_pem(&certificate)),
-            Err(error) => {
-                let path = path.display();
-                tracing::warn!(
-                    "{path} could not be read again, so `cofer` may not trust this server: {error}"
-                );
-                None
-            }
-        };
-        let noted = self.note(Some(url), certificate.and_then(read));
+    pub fn announce(
+        &mut self,
+        url: String,
+        certificate: Option<&CertificateDer<'_>>,
+    ) -> Result<(), DataDirError> {
+        let noted = self.note(Some(url), certificate.map(to_pem));
         noted.map_err(|source| DataDirError::Unwritable { path: self.path.join(NOTE_FILE), source })
     }
 
@@ -244,6 +237,7 @@ fn warn_if_others_may_read(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::pem::PemObject;
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777

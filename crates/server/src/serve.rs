@@ -89,8 +89,7 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
         app.doorkeeper.knows(token);
     }
 
-    let certificate = app.settings.tls.as_ref().map(|files| files.certificate.as_path());
-    data_dir.announce(listener.url(), certificate)?;
+    data_dir.announce(listener.url(), listener.certificate())?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;

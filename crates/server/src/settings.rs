@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use cofer_model::Kind;
 use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
@@ -40,7 +40,7 @@ pub struct Layer {
     pub listen: Option<String>,
 
     /// Directory for the database, keys and tokens [default: ~/.local/share/cofer]
-    #[arg(long, env = "COFER_DATA_DIR", value_name = "DIR")]
+    #[arg(long, env = "COFER_DATA_DIR", value_name = "DIR", value_parser = any_path())]
     pub data_dir: Option<PathBuf>,
 
     /// `sqlite:PATH` or `postgres://USER:PASSWORD@HOST/DATABASE` [default: a SQLite file in the data directory]
@@ -48,7 +48,7 @@ pub struct Layer {
     pub database: Option<String>,
 
     /// TOML file with settings, keys named as the flags with `_` for `-`
-    #[arg(long, env = "COFER_CONFIG", value_name = "FILE")]
+    #[arg(long, env = "COFER_CONFIG", value_name = "FILE", value_parser = any_path())]
     #[serde(skip)]
     pub config: Option<PathBuf>,
 
@@ -61,11 +61,11 @@ pub struct Layer {
     pub behind_proxy: Option<bool>,
 
     /// Certificate chain (PEM) to serve TLS with
-    #[arg(long, env = "COFER_TLS_CERT", value_name = "FILE")]
+    #[arg(long, env = "COFER_TLS_CERT", value_name = "FILE", value_parser = any_path())]
     pub tls_cert: Option<PathBuf>,
 
     /// Its private key (PEM)
-    #[arg(long, env = "COFER_TLS_KEY", value_name = "FILE")]
+    #[arg(long, env = "COFER_TLS_KEY", value_name = "FILE", value_parser = any_path())]
     pub tls_key: Option<PathBuf>,
 
     /// How log lines look [default: text]
@@ -262,7 +262,7 @@ impl fmt::Display for Suggestion {
 impl Settings {
     /// Decides every setting from flags (with what clap took from the environment), the file they name, and defaults.
     pub fn decide(flags: Layer, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
-        let file = flags.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let file = path(flags.config, None).as_deref().map(read_file).transpose()?.unwrap_or_default();
         let mut confidential = Confidential::read(&variable)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
@@ -329,6 +329,11 @@ impl Settings {
         let too_large = counts.iter().find(|(_, count)| *count > max);
         too_large.map_or(Ok(()), |(name, _)| Err(SettingsError::TooLarge { name, max }))
     }
+}
+
+/// As clap has it, but an empty one too: it says nothing, see below.
+pub fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// What the flag says, else what the file says. An empty text, as scripts like to leave in variables, says nothing.

@@ -275,7 +275,6 @@ async fn an_address_that_is_none_is_a_usage_error_that_shows_one() {
         "http://127.0.0.1:1/?a=b",
         "http://127.0.0.1:1/#a",
         "http://somebody:hunter2@127.0.0.1:1",
-        "",
     ] {
         for command in [&["project", "ls"][..], &["version"]] {
             let ran = start.cofer(&[command, &["--url", url]].concat()).await;
@@ -423,5 +422,24 @@ async fn a_token_that_nobody_received_is_an_error_that_tells_how_to_revoke_it() 
     let error: Value = serde_json::from_str(ran.failed_with(1)).unwrap();
     let id = error["error"]["details"]["id"].as_str().unwrap();
     app.cofer(&["token", "rm", id]).await.succeeded();
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn empty_variables_say_nothing() {
+    let app = serving().await;
+    app.cofer_with(&[("COFER_URL", ""), ("COFER_TOKEN", ""), ("COFER_CA_CERT", "")], &["project", "ls"])
+        .await
+        .succeeded();
+    let empty = [
+        "COFER_LISTEN",
+        "COFER_DATA_DIR",
+        "COFER_DATABASE_URL",
+        "COFER_CONFIG",
+        "COFER_TLS_CERT",
+        "COFER_LOG",
+    ];
+    let doctor = app.cofer_with(&empty.map(|name| (name, "")), &["doctor", "--json"]).await;
+    assert!(doctor.json().is_array(), "{doctor:?}");
     app.stop().await;
 }

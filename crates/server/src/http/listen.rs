@@ -103,7 +103,11 @@ pub struct Listener {
 }
 
 #[derive(Clone)]
-struct TlsSetup(TlsAcceptor);
+struct TlsSetup {
+    acceptor: TlsAcceptor,
+    /// What it shows of itself first, by which it can be known again.
+    certificate: Option<CertificateDer<'static>>,
+}
 
 impl std::fmt::Debug for TlsSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -150,6 +154,10 @@ impl Listener {
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.local)
+    }
+
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.as_ref()?.certificate.as_ref()
     }
 
     /// Whether strangers on the network could read along.
@@ -216,7 +224,7 @@ impl Connection {
         let _ = stream.set_nodelay(true);
         match self.tls.clone() {
             None => self.speak_http(stream).await,
-            Some(TlsSetup(acceptor)) => {
+            Some(TlsSetup { acceptor, .. }) => {
                 let handshake = tokio::time::timeout(self.header_timeout, acceptor.accept(stream));
                 match self.stop.run_until_cancelled(handshake).await {
                     Some(Ok(Ok(stream))) => self.speak_http(stream).await,
@@ -272,6 +280,7 @@ fn log_end(ended: Result<(), Box<dyn Error + Send + Sync>>) {
 
 fn load_tls(files: &TlsFiles) -> Result<TlsSetup, ListenError> {
     let chain = read_certificates(&files.certificate)?;
+    let certificate = chain.first().cloned();
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|source| ListenError::Key { path: files.key.clone(), source })?;
     let mut config = rustls::ServerConfig::builder()
@@ -279,7 +288,7 @@ fn load_tls(files: &TlsFiles) -> Result<TlsSetup, ListenError> {
         .with_single_cert(chain, key)
         .map_err(|source| ListenError::Tls { source })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsSetup(TlsAcceptor::from(Arc::new(config))))
+    Ok(TlsSetup { acceptor: TlsAcceptor::from(Arc::new(config)), certificate })
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ListenError> {
