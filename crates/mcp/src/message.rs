@@ -5,6 +5,10 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+/// A server's own ids are sent back as they came, so they are not taken at any length.
+const ID_BYTES_MAX: usize = 256;
+const INTERNAL_ERROR: i64 = -32603;
+
 /// What a server answered.
 #[derive(Clone, Debug)]
 pub enum Reply {
@@ -19,6 +23,17 @@ pub struct RpcError {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
+}
+
+impl RpcError {
+    /// As the server wrote it; and if that is no error as JSON-RPC has it, that.
+    fn read(error: &RawValue) -> Self {
+        serde_json::from_str(error.get()).unwrap_or_else(|_| Self {
+            code: INTERNAL_ERROR,
+            message: "the server answered with an error that is none".to_owned(),
+            data: Some(error.to_owned()),
+        })
+    }
 }
 
 /// Something a server said without being asked.
@@ -57,7 +72,8 @@ struct Envelope<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     result: Option<&'a RawValue>,
-    error: Option<RpcError>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
 }
 
 /// A field that is there is `Some`, also when it is `null`.
@@ -69,9 +85,14 @@ impl<'a> Incoming<'a> {
     pub(crate) fn parse(line: &'a [u8]) -> Self {
         let Ok(envelope) = serde_json::from_slice::<Envelope<'a>>(line) else { return Self::Noise };
         match envelope {
-            Envelope { id: Some(id), method: Some(method), .. } => Self::Request { id, method },
+            Envelope { id: Some(id), method: Some(method), .. } if id.get().len() <= ID_BYTES_MAX => {
+                Self::Request { id, method }
+            }
+            Envelope { id: Some(_), method: Some(_), .. } => Self::Noise,
             Envelope { method: Some(method), params, .. } => Self::Notification { method, params },
-            Envelope { id: Some(id), error: Some(error), .. } => Self::reply(id, Reply::Error(error)),
+            Envelope { id: Some(id), error: Some(error), .. } => {
+                Self::reply(id, Reply::Error(RpcError::read(error)))
+            }
             Envelope { id: Some(id), result: Some(result), .. } => {
                 Self::reply(id, Reply::Result(result.to_owned()))
             }
@@ -159,6 +180,7 @@ mod tests {
             (r#"{"id":7,"error":{"code":-5,"message":"no"}}"#, "error 7 -5 None"),
             (r#"{"id":7,"result":1,"error":{"code":-5,"message":"no"}}"#, "error 7 -5 None"),
             (r#"{"id":7,"result":1,"error":null}"#, "result 7 1"),
+            (r#"{"id":7,"error":"boom"}"#, r#"error 7 -32603 Some(RawValue("boom"))"#),
             (r#"{"id":"x","method":"roots/list"}"#, r#"request "x" roots/list"#),
             (r#"{"method":"notifications/x"}"#, "notification notifications/x None"),
             (r#"{"id":null,"error":{"code":-32700,"message":"?"}}"#, "noise"),

@@ -24,12 +24,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 
 use crate::lines::{Line, Lines};
 use crate::message::{self, Incoming, Notification, Reply};
+use crate::spotter::IdSpotter;
 
 /// Notifications kept for a subscriber that is slow; older ones are dropped for that subscriber alone.
 const NOTIFICATIONS_KEPT: usize = 256;
-/// Lines of ours beside calls (answers to the server's questions, cancellations) that wait for the writer. A server that
-/// asks and does not read loses answers, nobody else does.
-const ASIDES_MAX: usize = 64;
+/// Answers to the server's questions that wait for the writer. A server that asks and does not read loses answers, nobody
+/// else does. What we say ourselves is bounded by the calls it is about.
+const ANSWERS_WAITING_MAX: usize = 256;
+/// How long answers that are already on their way up are waited for when nothing can be sent down any more.
+const LAST_ANSWERS_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -54,6 +57,8 @@ pub enum CallError {
     QueueFull,
     #[error("no answer in time")]
     Timeout,
+    #[error("the answer cannot be read")]
+    Unreadable,
     #[error("the answer is longer than the {bytes_max} bytes taken")]
     TooLong { bytes_max: usize },
     /// It ended before this call reached it.
@@ -69,7 +74,7 @@ impl CallError {
         match self {
             Self::QueueFull => Kind::LimitExceeded,
             Self::Timeout => Kind::Timeout,
-            Self::TooLong { .. } | Self::MayHaveExecuted => Kind::Upstream,
+            Self::Unreadable | Self::TooLong { .. } | Self::MayHaveExecuted => Kind::Upstream,
             Self::Gone => Kind::Unavailable,
         }
     }
@@ -114,6 +119,7 @@ struct Call {
 
 struct Waiter {
     reply: oneshot::Sender<Result<Reply, CallError>>,
+    may_be_cancelled: bool,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -159,7 +165,8 @@ impl Pump {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| CallError::QueueFull)?;
         let (reply, answer) = oneshot::channel();
         let leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox };
-        let waiter = Waiter { reply, _permit: permit };
+        // The protocol does not allow `initialize` to be cancelled.
+        let waiter = Waiter { reply, may_be_cancelled: method != "initialize", _permit: permit };
         let call = Call { ticket: leaving.ticket, method: method.to_owned(), params, waiter };
         self.inbox.send(Command::Call(call)).map_err(|_| CallError::Gone)?;
         match tokio::time::timeout(timeout, answer).await {
@@ -265,14 +272,28 @@ impl<R: AsyncRead + Unpin> Router<R> {
                 Cause::Line(Ok(None) | Err(_)) => break Ended::Stdout,
                 Cause::Command(Some(Command::Call(call))) => self.line.push_back(call),
                 Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
-                Cause::Command(Some(Command::Notify(line))) => self.say_aside(line),
+                Cause::Command(Some(Command::Notify(line))) => self.asides.push_back(line),
                 Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
                 Cause::WriterReady => self.write_next(),
-                Cause::WriterGone => break Ended::Stdin,
+                Cause::WriterGone => {
+                    self.take_last_answers().await;
+                    break Ended::Stdin;
+                }
             }
         };
         self.tell_everybody();
         end
+    }
+
+    /// A server that answers and exits: its stdin is gone, its answer is still in the pipe.
+    async fn take_last_answers(&mut self) {
+        let read = async {
+            while let Ok(Some(line)) = self.lines.next().await {
+                self.take(line);
+            }
+        };
+        // Something else may hold its stdout open.
+        let _ = tokio::time::timeout(LAST_ANSWERS_GRACE, read).await;
     }
 
     fn has_turn(&self) -> bool {
@@ -301,23 +322,27 @@ impl<R: AsyncRead + Unpin> Router<R> {
             Line::Whole(line) => line,
             Line::TooLong { id } => {
                 let error = CallError::TooLong { bytes_max: self.limits.message_bytes_max };
-                let only = self.in_flight.keys().next().copied().filter(|_| self.in_flight.len() == 1);
-                return self.answer(id.or(only), Err(error));
+                return self.answer(id, Err(error));
             }
         };
         match Incoming::parse(&line) {
             Incoming::Reply { id, reply } => self.answer(Some(id), Ok(reply)),
-            Incoming::Request { id, method } => {
-                let answer = message::answer(id, &method);
-                self.say_aside(answer);
+            Incoming::Request { id, method } if self.asides.len() < ANSWERS_WAITING_MAX => {
+                self.asides.push_back(message::answer(id, &method));
             }
+            // It asks, and does not read what it gets.
+            Incoming::Request { .. } => {}
             Incoming::Notification { method, params } => {
                 let params = params.map(ToOwned::to_owned);
                 // Nobody may be listening.
                 let _ =
                     self.notifications.send(Arc::new(Notification { method: method.into_owned(), params }));
             }
-            Incoming::Noise => {}
+            Incoming::Noise => {
+                let mut spotter = IdSpotter::default();
+                spotter.watch(&line);
+                self.answer(spotter.id(), Err(CallError::Unreadable));
+            }
         }
     }
 
@@ -329,16 +354,12 @@ impl<R: AsyncRead + Unpin> Router<R> {
     }
 
     fn let_go(&mut self, ticket: u64) {
-        if self.in_flight.remove(&ticket).is_some() {
-            self.say_aside(message::cancelled(ticket));
+        if let Some(waiter) = self.in_flight.remove(&ticket) {
+            if waiter.may_be_cancelled {
+                self.asides.push_back(message::cancelled(ticket));
+            }
         } else if let Some(place) = self.line.iter().position(|call| call.ticket == ticket) {
             self.line.remove(place);
-        }
-    }
-
-    fn say_aside(&mut self, line: Vec<u8>) {
-        if self.asides.len() < ASIDES_MAX {
-            self.asides.push_back(line);
         }
     }
 

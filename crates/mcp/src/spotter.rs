@@ -1,8 +1,8 @@
 //! Finds the id of an answer that is too long to be kept, while it goes by.
 //!
 //! A line over the limit is not stored, but the call it answers must fail, and only that one. So its bytes are watched as
-//! they pass: strings, depth, and whether the top level's `"id"` is followed by a number. A few bytes of state, whatever
-//! the length.
+//! they pass: strings, depth, whether the top level's `"id"` is followed by a number, and whether there is a `"method"`,
+//! which an answer does not have. A few bytes of state, whatever the length.
 
 #[derive(Debug, Default)]
 pub(crate) struct IdSpotter {
@@ -13,12 +13,16 @@ pub(crate) struct IdSpotter {
     after_colon: bool,
     number: Option<u64>,
     found: Option<u64>,
+    has_method: bool,
 }
 
-/// As much of a string as is needed to know whether it is `id`.
+/// The digits of the largest id, which is more than `method` and `id` need.
+const TEXT_BYTES: usize = 20;
+
+/// As much of a string as is needed to know what it says, if it is one of these.
 #[derive(Clone, Copy, Debug, Default)]
 struct Text {
-    bytes: [u8; 2],
+    bytes: [u8; TEXT_BYTES],
     length: usize,
     escaped: bool,
 }
@@ -31,8 +35,9 @@ impl Text {
         self.length += 1;
     }
 
-    fn is_id(&self) -> bool {
-        self.length == 2 && &self.bytes == b"id"
+    /// What it says, if it is short.
+    fn says(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 
@@ -45,7 +50,7 @@ impl IdSpotter {
 
     /// The id, once the line has ended.
     pub(crate) fn id(&self) -> Option<u64> {
-        self.found
+        self.found.filter(|_| !self.has_method)
     }
 
     fn step(&mut self, byte: u8) {
@@ -73,7 +78,7 @@ impl IdSpotter {
                 self.expect_nothing();
             }
             b':' => self.after_colon = self.key.is_some(),
-            b'0'..=b'9' if self.after_colon && self.key.is_some_and(|key| key.is_id()) => {
+            b'0'..=b'9' if self.after_colon && self.key.is_some_and(|key| key.says() == b"id") => {
                 self.number = Some(u64::from(byte - b'0'));
                 self.expect_nothing();
             }
@@ -93,9 +98,18 @@ impl IdSpotter {
                 text.push(byte);
             }
             b'"' => {
-                let is_value = self.after_colon;
+                let (is_value, key) = (self.after_colon, self.key.take());
                 self.expect_nothing();
-                self.key = (self.depth == 1 && !is_value).then_some(*text);
+                if self.depth != 1 {
+                    return;
+                }
+                if !is_value {
+                    self.has_method |= text.says() == b"method";
+                    self.key = Some(*text);
+                } else if key.is_some_and(|key| key.says() == b"id") {
+                    // Some servers send numbers back as text.
+                    self.found = std::str::from_utf8(text.says()).ok().and_then(|digits| digits.parse().ok());
+                }
                 return;
             }
             byte => text.push(byte),
@@ -128,7 +142,11 @@ mod tests {
             (r#"{"result":"\"id\":7,","id":42}"#, Some(42)),
             (r#"{"a":"id","b":7,"id":42}"#, Some(42)),
             (r#"{"result":{"id":1}}"#, None),
-            (r#"{"id":"42"}"#, None),
+            (r#"{"id":"42"}"#, Some(42)),
+            (r#"{"id":"forty-two"}"#, None),
+            (r#"{"id":42,"method":"roots/list"}"#, None),
+            (r#"{"method":"notifications/message","params":{"id":42}}"#, None),
+            (r#"{"result":{"method":"x"},"id":42}"#, Some(42)),
             (r#"{"id":4.2}"#, None),
             (r#"{"id":99999999999999999999999}"#, None),
             ("not json at all", None),

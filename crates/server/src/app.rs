@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRef;
 use cofer_store::Store;
@@ -14,6 +15,9 @@ use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
+
+/// Beside the time to drain. What is cut off then is a transaction, which happens whole or not at all.
+const FINISH_GRACE: Duration = Duration::from_secs(5);
 
 /// Shared by all requests. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -56,10 +60,10 @@ impl App {
         }))
     }
 
-    /// Waits for what was begun, as long as requests may take to drain.
+    /// Waits for what was begun by those who hung up since; the others had their time to drain.
     pub async fn finish(&self) {
         self.begun.close();
-        if tokio::time::timeout(self.settings.drain, self.begun.wait()).await.is_err() {
+        if tokio::time::timeout(FINISH_GRACE, self.begun.wait()).await.is_err() {
             tracing::warn!("{} changes were still under way at the end", self.begun.len());
         }
     }

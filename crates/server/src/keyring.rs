@@ -4,13 +4,16 @@
 //! remembers the fingerprint of the key it was sealed with, so a wrong or missing key is noticed at start; a new one
 //! is never made in place of a lost one.
 //!
-//! A new key is written to `master.key.new` *before* the database takes it and renamed after. Whatever happens in between
-//! (the process dies, the database's answer is lost), the database and one of the two files agree, and [`KeyRing::settle`]
-//! finds out which: at start, before the next rotation, and when a secret cannot be kept with the key at hand.
+//! A new key is written to a draft named after its fingerprint *before* the database takes it, and renamed after. Whatever
+//! happens in between (the process dies, the database's answer is lost or late), the key that the database is sealed with is
+//! in one of the files, and [`KeyRing::settle`] finds it: at start, before the next rotation, and when a secret cannot be kept
+//! with the key at hand. A draft whose fate is open is never overwritten; drafts go when a later rotation has succeeded, for
+//! that one had to wait for theirs.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName};
 use cofer_store::{BadMasterKey, MasterKey, SecretsError, Store, StoreError};
@@ -20,7 +23,10 @@ use crate::data_dir::{DataDirError, sync_directory_of, write_private};
 use crate::settings::Confidential;
 
 pub(crate) const KEY_FILE: &str = "master.key";
-const NEXT_KEY_FILE: &str = "master.key.new";
+/// What the name of a draft begins with; its fingerprint follows.
+const DRAFT: &str = "master.key.new.";
+/// A write waits this long for a rotation to end.
+const ROTATION_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The key in use, and the secrets it seals. Rotation replaces it under everybody's hands.
 #[derive(Debug)]
@@ -28,14 +34,16 @@ pub struct KeyRing {
     store: Store,
     place: Place,
     current: RwLock<Arc<MasterKey>>,
-    /// Held by whoever changes the key: one at a time.
-    changing: tokio::sync::Mutex<()>,
+    /// Held by the one rotation that may be under way.
+    rotating: tokio::sync::Mutex<()>,
+    /// Secrets are written by many at once (read), the key is changed by one alone (write).
+    changing: tokio::sync::RwLock<()>,
 }
 
 #[derive(Debug)]
 enum Place {
     Environment,
-    Files { key: PathBuf, next: PathBuf },
+    Files { dir: PathBuf },
 }
 
 /// What a rotation did.
@@ -65,6 +73,8 @@ pub enum KeyError {
         #[source]
         source: io::Error,
     },
+    #[error("the master key is being replaced; try again when that is done")]
+    BeingReplaced,
     #[error(
         "the master key comes from COFER_MASTER_KEY; to replace it, start Cofer with the new key there and the old one in COFER_MASTER_KEY_PREVIOUS"
     )]
@@ -81,6 +91,7 @@ impl KeyError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Missing { .. } | Self::Wrong { .. } | Self::NotOurs => Kind::PreconditionFailed,
+            Self::BeingReplaced => Kind::Unavailable,
             Self::Malformed { .. } => Kind::Invalid,
             Self::Unreadable { .. } => Kind::Forbidden,
             Self::DataDir(error) => error.kind(),
@@ -103,25 +114,21 @@ impl KeyRing {
             let previous = confidential.master_key_previous.take();
             (Place::Environment, from_environment(store, key, previous, in_use, now).await?)
         } else {
-            let (key, next) = (dir.join(KEY_FILE), dir.join(NEXT_KEY_FILE));
-            let found = from_files(store, &key, &next, in_use, now).await?;
-            (Place::Files { key, next }, found)
+            let found = from_files(store, dir, in_use, now).await?;
+            (Place::Files { dir: dir.to_owned() }, found)
         };
         store.hold_master_key(&key, now).await?;
         let store = store.clone();
-        Ok(Self {
-            store,
-            place,
-            current: RwLock::new(Arc::new(key)),
-            changing: tokio::sync::Mutex::default(),
-        })
+        let current = RwLock::new(Arc::new(key));
+        let (rotating, changing) = (tokio::sync::Mutex::default(), tokio::sync::RwLock::default());
+        Ok(Self { store, place, current, rotating, changing })
     }
 
     pub fn current(&self) -> Arc<MasterKey> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps a secret. If the key was replaced meanwhile, with the new one.
+    /// Keeps a secret. If another process replaced the key meanwhile and left it here, with the new one.
     pub async fn put_secret(
         &self,
         project: ProjectId,
@@ -129,11 +136,17 @@ impl KeyRing {
         value: &SecretString,
         now: Moment,
     ) -> Result<SecretEntry, KeyError> {
-        match self.store.put_secret(&self.current(), project, name, value, now).await {
+        let put = async || self.store.put_secret(&self.current(), project, name, value, now).await;
+        let writing = tokio::time::timeout(ROTATION_PATIENCE, self.changing.read()).await;
+        let first = match writing {
+            Ok(_writing) => put().await,
+            Err(_elapsed) => return Err(KeyError::BeingReplaced),
+        };
+        match first {
             Err(SecretsError::OtherKey { .. }) => {
-                let _changing = self.changing.lock().await;
+                let _alone = self.changing.write().await;
                 self.settle().await?;
-                Ok(self.store.put_secret(&self.current(), project, name, value, now).await?)
+                Ok(put().await?)
             }
             outcome => Ok(outcome?),
         }
@@ -141,15 +154,17 @@ impl KeyRing {
 
     /// Makes a new key, seals every secret anew with it, and keeps it in the key file.
     pub async fn rotate(&self, now: Moment) -> Result<Rotation, KeyError> {
-        let Place::Files { next, .. } = &self.place else { return Err(KeyError::NotOurs) };
-        let _changing = self.changing.lock().await;
-        // What an earlier rotation left may be the only copy of the key in use.
+        let Place::Files { dir } = &self.place else { return Err(KeyError::NotOurs) };
+        let _rotating = self.rotating.try_lock().map_err(|_| KeyError::BeingReplaced)?;
+        let _alone = self.changing.write().await;
         self.settle().await?;
         let (old, new) = (self.current(), MasterKey::generate());
-        write_private(next, &new.to_hex())?;
+        let fingerprint = new.fingerprint();
+        write_private(&draft(dir, &fingerprint), &new.to_hex())?;
         let rotated = self.store.rotate_master_key(&old, &new, now).await;
         self.settle().await?;
-        let (secrets, fingerprint) = (rotated?, new.fingerprint());
+        let secrets = rotated?;
+        remove_drafts(dir);
         tracing::info!(
             fingerprint,
             secrets,
@@ -158,16 +173,40 @@ impl KeyRing {
         Ok(Rotation { fingerprint, secrets })
     }
 
-    /// Brings this process and the key file in line with the database. To be called by the one who holds `changing`.
+    /// Brings this process and the key file in line with the database. To be called by who is alone with the key.
     async fn settle(&self) -> Result<(), KeyError> {
-        let Place::Files { key, next } = &self.place else { return Ok(()) };
-        let in_use = self.store.master_key_in_use().await?;
-        let draft = read_key(next)?.filter(|draft| in_use == Some(draft.fingerprint()));
-        if let Some(draft) = draft {
-            rename(next, key)?;
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(draft);
+        let Place::Files { dir } = &self.place else { return Ok(()) };
+        let in_use = self.store.master_key_in_use().await?.unwrap_or_default();
+        if in_use != self.current().fingerprint()
+            && let Some(key) = adopt_draft(dir, &in_use)?
+        {
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
         }
         Ok(())
+    }
+}
+
+fn draft(dir: &Path, fingerprint: &str) -> PathBuf {
+    dir.join(format!("{DRAFT}{fingerprint}"))
+}
+
+/// If there is a draft of this key, it becomes the key file.
+fn adopt_draft(dir: &Path, fingerprint: &str) -> Result<Option<MasterKey>, KeyError> {
+    let draft = draft(dir, fingerprint);
+    let key = read_key(&draft)?;
+    if key.is_some() {
+        rename(&draft, &dir.join(KEY_FILE))?;
+    }
+    Ok(key)
+}
+
+/// Keys that the database never took.
+fn remove_drafts(dir: &Path) {
+    for file in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if file.file_name().to_string_lossy().starts_with(DRAFT) {
+            // One that stays harms nobody.
+            let _ = std::fs::remove_file(file.path());
+        }
     }
 }
 
@@ -195,33 +234,32 @@ async fn from_environment(
 
 async fn from_files(
     store: &Store,
-    path: &Path,
-    next: &Path,
+    dir: &Path,
     in_use: Option<String>,
     now: Moment,
 ) -> Result<MasterKey, KeyError> {
-    let (key, draft) = (read_key(path)?, read_key(next)?);
+    let path = dir.join(KEY_FILE);
+    let key = read_key(&path)?;
     match (in_use, key) {
-        (None, Some(key)) => Ok(key),
+        (None, Some(key)) => {
+            tracing::warn!("this database is new, and {} is not; it is used on", path.display());
+            Ok(key)
+        }
         (None, None) => {
             let key = MasterKey::generate();
-            write_private(next, &key.to_hex())?;
+            write_private(&draft(dir, &key.fingerprint()), &key.to_hex())?;
             store.hold_master_key(&key, now).await?;
-            rename(next, path)?;
+            rename(&draft(dir, &key.fingerprint()), &path)?;
             Ok(key)
         }
         (Some(sealed_with), Some(key)) if sealed_with == key.fingerprint() => Ok(key),
-        (Some(sealed_with), key) => match (draft, key) {
-            // The process died after the database took this key and before the file got its name.
-            (Some(draft), _) if sealed_with == draft.fingerprint() => {
-                rename(next, path)?;
-                Ok(draft)
-            }
-            (_, Some(key)) => {
+        (Some(sealed_with), key) => match (adopt_draft(dir, &sealed_with)?, key) {
+            (Some(draft), _) => Ok(draft),
+            (None, Some(key)) => {
                 let place = path.display().to_string();
                 Err(KeyError::Wrong { place, held: key.fingerprint(), sealed_with })
             }
-            (_, None) => Err(KeyError::Missing { path: path.to_owned(), sealed_with }),
+            (None, None) => Err(KeyError::Missing { path, sealed_with }),
         },
     }
 }
@@ -324,12 +362,13 @@ mod tests {
     #[tokio::test]
     async fn a_rotation_cut_off_before_or_after_the_database_took_the_key_is_survived() {
         let (bed, ring) = bed().await;
-        let (key, next) = (bed.key_file(), bed.dir.path().join(NEXT_KEY_FILE));
-        write_private(&next, &MasterKey::generate().to_hex()).unwrap();
+        let (key, never_taken) = (bed.key_file(), MasterKey::generate());
+        write_private(&draft(bed.dir.path(), &never_taken.fingerprint()), &never_taken.to_hex()).unwrap();
         assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "before");
 
         let old = ring.current().to_hex();
-        ring.rotate(Moment::now()).await.unwrap();
+        let fingerprint = ring.rotate(Moment::now()).await.unwrap().fingerprint;
+        let next = draft(bed.dir.path(), &fingerprint);
         std::fs::rename(&key, &next).unwrap();
         write_private(&key, &old).unwrap();
         assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value", "after");
@@ -343,7 +382,7 @@ mod tests {
         let name: SecretName = "LATER".to_owned().try_into().unwrap();
         for rotate_next in [false, true] {
             let new = MasterKey::generate();
-            write_private(&bed.dir.path().join(NEXT_KEY_FILE), &new.to_hex()).unwrap();
+            write_private(&draft(bed.dir.path(), &new.fingerprint()), &new.to_hex()).unwrap();
             bed.store.rotate_master_key(&ring.current(), &new, Moment::now()).await.unwrap();
             if rotate_next {
                 ring.rotate(Moment::now()).await.unwrap();
@@ -352,6 +391,18 @@ mod tests {
             assert_eq!(bed.secret(&ring).await, "value");
             assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value");
         }
+    }
+
+    /// As when the commit of a rotation that was given up arrives after the next one was asked for.
+    #[tokio::test]
+    async fn a_rotation_that_succeeds_late_is_not_lost_to_the_next_one() {
+        let (bed, ring) = bed().await;
+        let late = MasterKey::generate();
+        write_private(&draft(bed.dir.path(), &late.fingerprint()), &late.to_hex()).unwrap();
+        let another = MasterKey::generate();
+        write_private(&draft(bed.dir.path(), &another.fingerprint()), &another.to_hex()).unwrap();
+        bed.store.rotate_master_key(&ring.current(), &late, Moment::now()).await.unwrap();
+        assert_eq!(bed.secret(&bed.load(Confidential::default()).await.unwrap()).await, "value");
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use crate::sqlite;
 pub(crate) const STATEMENT_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a request waits for a connection before it hears that the database is unavailable.
 pub(crate) const ACQUIRE_DEADLINE: Duration = Duration::from_secs(3);
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 const POSTGRES_CONNECTIONS_MAX: u32 = 16;
 
 /// Runs the same query on whichever database this store has, within the deadline for statements or another.
@@ -28,9 +29,14 @@ macro_rules! on_each {
         $crate::database::on_each!($store, $crate::database::STATEMENT_DEADLINE, |$db| $query)
     };
     ($store:expr, $deadline:expr, |$db:ident| $query:expr) => {
-        match &$store.pool {
-            $crate::database::Pool::Sqlite($db) => $crate::database::within($deadline, $query).await,
-            $crate::database::Pool::Postgres($db) => $crate::database::within($deadline, $query).await,
+        match ($store.check_file(), &$store.pool) {
+            (Err(error), _) => Err(error),
+            (Ok(()), $crate::database::Pool::Sqlite($db)) => {
+                $crate::database::within($deadline, $query).await
+            }
+            (Ok(()), $crate::database::Pool::Postgres($db)) => {
+                $crate::database::within($deadline, $query).await
+            }
         }
     };
 }
@@ -144,20 +150,28 @@ impl Store {
         connected.map_err(|source| OpenError::failed(url, source))
     }
 
-    /// Whether the database answers, and is still the one that was opened.
+    /// Whether the database answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        if let Some(file) = &self.file {
-            file.check().map_err(|source| StoreError::Unavailable { source: source.into() })?;
-        }
         rows_changed_on_each!(self, sqlx::query("SELECT 1")).map(|_| ())
     }
 
-    /// Ends every connection, letting what runs finish. SQLite's log is folded into its file.
+    /// Ends every connection, letting what runs finish if it does so soon. SQLite's log is folded into its file.
     pub async fn close(&self) {
-        match &self.pool {
-            Pool::Sqlite(pool) => pool.close().await,
-            Pool::Postgres(pool) => pool.close().await,
+        let closing = async {
+            match &self.pool {
+                Pool::Sqlite(pool) => pool.close().await,
+                Pool::Postgres(pool) => pool.close().await,
+            }
+        };
+        if tokio::time::timeout(CLOSE_DEADLINE, closing).await.is_err() {
+            tracing::warn!("a statement was still under way when the database was closed");
         }
+    }
+
+    /// Whether SQLite's file is still the one that was opened: what is written to another is lost.
+    pub(crate) fn check_file(&self) -> Result<(), StoreError> {
+        let check = self.file.as_ref().map_or(Ok(()), |file| file.check());
+        check.map_err(|source| StoreError::Unavailable { source: source.into() })
     }
 
     async fn migrate(&self, url: &DatabaseUrl) -> Result<(), OpenError> {

@@ -56,7 +56,9 @@ async fn attach_kb(connection: &mut SqliteConnection, path: &Path, access: Acces
         Access::Look if log_of(path).exists() => "mode=ro",
         Access::Look => "mode=ro&immutable=1",
     };
-    let address = format!("file:{}?{mode}", escaped(path));
+    // With an empty host, so that a path that begins with two slashes is a path.
+    let host = if path.is_absolute() { "//" } else { "" };
+    let address = format!("file:{host}{}?{mode}", escaped(path));
     sqlx::query("ATTACH DATABASE $1 AS kb").bind(address).execute(&mut *connection).await?;
     if access == Access::Serve {
         // Readers do not wait for the writer, and what was answered survives a power cut.

@@ -148,3 +148,27 @@ fn crc32(bytes: &[u8]) -> u32 {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
     })
 }
+
+/// A change that waits for a lock which somebody else holds must not keep the server from ending.
+#[tokio::test]
+async fn a_change_that_hangs_in_the_database_does_not_hold_up_the_end() {
+    let Some(postgres) = engines::postgres() else { return };
+    let database = postgres.fresh_database().await;
+    let app = start().variable("COFER_DATABASE_URL", database.url()).arg("--drain-ms=500").serve().await;
+    let mut other = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    let mut held = other.begin().await.unwrap();
+    sqlx::query("UPDATE kb.master_key SET id = id").execute(&mut *held).await.unwrap();
+    let rotation =
+        app.request(reqwest::Method::POST, "/api/v1/master-key/rotate").bearer_auth(&app.token).send();
+    let rotation = tokio::spawn(rotation);
+    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let second = app.post("/api/v1/master-key/rotate", &json!({})).await;
+    assert_eq!(second.refusal(), "503 unavailable", "one rotation at a time");
+    let start = app.stop().await;
+    let _cut_off = rotation.await.unwrap();
+    held.rollback().await.unwrap();
+    other.close().await.unwrap();
+    start.serve().await.stop().await;
+}

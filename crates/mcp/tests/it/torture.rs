@@ -137,6 +137,15 @@ async fn a_dead_server_whose_stdout_is_held_by_its_child_is_let_go_by_closing() 
 }
 
 #[tokio::test]
+async fn an_answer_that_is_no_text_fails_its_call_and_no_other() {
+    let bed = Bed::start(&[], Limits::default());
+    let broken = bed.tool("invalid_utf8", json!({"place": "answer"}), LONG).await;
+    assert_eq!(broken, Err(CallError::Unreadable));
+    bed.echoes().await;
+    bed.end().await;
+}
+
+#[tokio::test]
 async fn a_server_without_a_handshake_is_a_server_all_the_same() {
     let bed = Bed::start(&["--no-initialize"], Limits::default());
     let handshake = shake_hands(&bed.pump, LONG).await.unwrap();

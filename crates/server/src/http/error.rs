@@ -163,7 +163,7 @@ impl From<KeyError> for ApiError {
         match error {
             KeyError::Store(error) => error.into(),
             KeyError::Secrets(error) => error.into(),
-            KeyError::NotOurs => Self::new(error.kind(), error.to_string()),
+            KeyError::NotOurs | KeyError::BeingReplaced => Self::new(error.kind(), error.to_string()),
             error => Self::caused(
                 Kind::Internal,
                 "the master key could not be replaced; the log tells why under this trace id",

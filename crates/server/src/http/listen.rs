@@ -38,6 +38,9 @@ use crate::settings::{Settings, TlsFiles};
 /// After a failed `accept` (out of file descriptors, mostly), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The kernel doubles it. A client that reads ten KiB a second makes a move every few seconds.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error("`{address}` is not an address to listen on; write HOST:PORT, such as 127.0.0.1:7070")]
@@ -140,6 +143,11 @@ impl Listener {
             }
             _ => ListenError::Address { address: address.clone(), source },
         })?;
+        // Connections inherit it. What a client has read is seen when room for more is free, and with a large buffer that is
+        // seldom: a slow reader would look like one who does not read.
+        if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES) {
+            tracing::debug!("the size of send buffers stays as it is: {error}");
+        }
         let local = socket.local_addr().map_err(|source| ListenError::Bind { address, source })?;
         Ok(Self {
             socket,

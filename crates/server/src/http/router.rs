@@ -7,6 +7,7 @@ use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use cofer_model::Kind;
+use tokio::sync::oneshot;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
 use utoipa::OpenApi;
@@ -75,8 +76,16 @@ async fn see_through(State(app): State<App>, request: Request, next: Next) -> Re
     if request.method().is_safe() {
         return next.run(request).await;
     }
-    let work = app.begun.spawn(next.run(request).in_current_span());
-    work.await.unwrap_or_else(|_| panicked())
+    let (answer, heard) = oneshot::channel();
+    let work = async move {
+        let unheard = answer.send(next.run(request).await).err();
+        if let Some(error) = unheard.and_then(|mut response| response.extensions_mut().remove::<ApiError>()) {
+            let cause = error.cause.as_deref().unwrap_or("no further cause");
+            tracing::warn!("a change failed whose caller had hung up: {}: {cause}", error.message);
+        }
+    };
+    app.begun.spawn(work.in_current_span());
+    heard.await.unwrap_or_else(|_| panicked())
 }
 
 async fn no_such_route(address: Uri) -> ApiError {
