@@ -23,6 +23,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustix::net::sockopt;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -38,6 +39,8 @@ use crate::settings::{Settings, TlsFiles};
 /// After a failed `accept` (out of file descriptors, mostly), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a connection may be silent before the kernel asks whether anybody is there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The kernel doubles it. A client that reads ten KiB a second makes a move every few seconds.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
@@ -143,10 +146,8 @@ impl Listener {
             }
             _ => ListenError::Address { address: address.clone(), source },
         })?;
-        // Connections inherit it. What a client has read is seen when room for more is free, and with a large buffer that is
-        // seldom: a slow reader would look like one who does not read.
-        if let Err(error) = rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES) {
-            tracing::debug!("the size of send buffers stays as it is: {error}");
+        if let Err(error) = set_for_all_connections(&socket) {
+            tracing::debug!("sockets stay as the kernel has them: {error}");
         }
         let local = socket.local_addr().map_err(|source| ListenError::Bind { address, source })?;
         Ok(Self {
@@ -256,12 +257,8 @@ impl Connection {
         });
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
-        // The pings find out who has vanished without a word while a stream is open. A slow reader sees a ping only after
-        // the answers before it, so it gets more time for that than anybody else would need.
-        http.http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(header_timeout)
-            .keep_alive_timeout(2 * header_timeout);
+        // No pings of HTTP/2's own: a slow reader sees one only after all the answers before it.
+        http.http2().timer(TokioTimer::new());
         let watched = Watched { stream, patience: patience.clone() };
         let mut connection = pin!(http.serve_connection_with_upgrades(TokioIo::new(watched), service));
 
@@ -284,6 +281,17 @@ fn log_end(ended: Result<(), Box<dyn Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!("connection ended: {error}");
     }
+}
+
+/// Connections inherit what is set on the socket that they come from.
+fn set_for_all_connections(socket: &TcpListener) -> rustix::io::Result<()> {
+    // What a client has read is seen when room for more is free, and with a large buffer that is seldom: a slow reader
+    // would look like one who does not read.
+    sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER_BYTES)?;
+    // Finds out who has vanished without a word while a stream is open.
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE)
 }
 
 fn load_tls(files: &TlsFiles) -> Result<TlsSetup, ListenError> {

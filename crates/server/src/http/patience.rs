@@ -26,6 +26,10 @@ use tokio::time::Instant;
 /// To read as much as this is a move. Less may be nothing but pings, which HTTP/2 sends and answers for ever.
 const MOVE_BYTES_MIN: usize = 1 << 10;
 
+/// Who has asked for something has this many times the limit: what an honest but slow reader has read is told by its kernel
+/// only now and then, and that can take many seconds.
+const LIMITS_TO_READ: u32 = 3;
+
 /// The clock of one connection. Its clones are the same clock.
 #[derive(Clone, Debug)]
 pub(super) struct Patience {
@@ -41,6 +45,8 @@ struct Waiting {
     since: Instant,
     /// What it has read since.
     bytes: usize,
+    /// Whether it has ever asked for anything.
+    has_asked: bool,
 }
 
 impl Waiting {
@@ -52,7 +58,7 @@ impl Waiting {
 
 impl Patience {
     pub(super) fn new(limit: Duration) -> Self {
-        let waiting = Waiting { for_us: 0, since: Instant::now(), bytes: 0 };
+        let waiting = Waiting { for_us: 0, since: Instant::now(), bytes: 0, has_asked: false };
         Self { limit, waiting: Arc::new(Mutex::new(waiting)) }
     }
 
@@ -80,7 +86,8 @@ impl Patience {
     fn left(&self, now: Instant) -> Option<Duration> {
         let waiting = self.lock();
         let since = if waiting.for_us > 0 { now } else { waiting.since };
-        self.limit.checked_sub(now.duration_since(since)).filter(|left| !left.is_zero())
+        let limit = if waiting.has_asked { self.limit * LIMITS_TO_READ } else { self.limit };
+        limit.checked_sub(now.duration_since(since)).filter(|left| !left.is_zero())
     }
 
     fn read_by_client(&self, bytes: usize) {
@@ -107,7 +114,9 @@ impl Turn {
     fn take(&mut self) {
         if !self.ours {
             self.ours = true;
-            self.patience.lock().for_us += 1;
+            let mut waiting = self.patience.lock();
+            waiting.for_us += 1;
+            waiting.has_asked = true;
         }
     }
 
@@ -241,11 +250,11 @@ mod tests {
         assert_eq!(seconds_left(&patience, 4), Some(6));
         assert_eq!(seconds_left(&patience, 10), None);
         let (one, other) = (patience.our_turn(), patience.our_turn());
-        assert_eq!(seconds_left(&patience, 1_000), Some(10));
+        assert_eq!(seconds_left(&patience, 1_000), Some(30));
         drop(one);
-        assert_eq!(seconds_left(&patience, 1_000), Some(10), "the other one still waits for us");
+        assert_eq!(seconds_left(&patience, 1_000), Some(30), "the other one still waits for us");
         drop(other);
-        assert_eq!((seconds_left(&patience, 9), seconds_left(&patience, 10)), (Some(1), None));
+        assert_eq!((seconds_left(&patience, 29), seconds_left(&patience, 30)), (Some(1), None));
     }
 
     #[test]
