@@ -152,6 +152,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 /// A change that waits for a lock which somebody else holds must not keep the server from ending.
 #[tokio::test]
 async fn a_change_that_hangs_in_the_database_does_not_hold_up_the_end() {
+    const WAITING: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let Some(postgres) = engines::postgres() else { return };
     let database = postgres.fresh_database().await;
     let app = start().variable("COFER_DATABASE_URL", database.url()).arg("--drain-ms=500").serve().await;
@@ -161,9 +162,12 @@ async fn a_change_that_hangs_in_the_database_does_not_hold_up_the_end() {
     let rotation =
         app.request(reqwest::Method::POST, "/api/v1/master-key/rotate").bearer_auth(&app.token).send();
     let rotation = tokio::spawn(rotation);
-    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
+    // Only once it waits for the lock is it surely the first.
+    let mut looking = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    while sqlx::query_scalar::<_, i64>(WAITING).fetch_one(&mut looking).await.unwrap() == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    looking.close().await.unwrap();
     let second = app.post("/api/v1/master-key/rotate", &json!({})).await;
     assert_eq!(second.refusal(), "503 unavailable", "one rotation at a time");
     let start = app.stop().await;
