@@ -22,6 +22,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::leaks::Leaks;
+use crate::until::until;
 
 const START_DEADLINE: Duration = Duration::from_secs(20);
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
@@ -108,15 +109,7 @@ impl Start {
 
     /// The same, for starts that are meant to fail.
     pub async fn try_serve(self) -> Result<App, Ran> {
-        let app = self.starting();
-        let listening = tokio::time::timeout(START_DEADLINE, app.stdout.find("listening on ")).await;
-        let Ok(listening) = listening else { panic!("no `listening on` in time; its log: {}", app.log()) };
-        let Some(line) = listening else { return Err(app.wait().await.1) };
-        let token_file = app.data_dir().join("admin.token");
-        let token = app.start.variables.get("COFER_ADMIN_TOKEN").cloned();
-        let token = token.or_else(|| Some(std::fs::read_to_string(token_file).ok()?.trim().to_owned()));
-        let url = line.trim_start_matches("listening on ").to_owned();
-        Ok(App { url, token: token.unwrap_or_default(), ..app })
+        self.starting().listening().await
     }
 
     /// Starts `cofer serve` and waits for nothing. It has no address yet.
@@ -213,6 +206,24 @@ impl Answer {
 }
 
 impl App {
+    /// Waits until one that is [`Start::starting`] serves; gives what it said if it ends instead.
+    pub async fn listening(self) -> Result<Self, Ran> {
+        let listening = tokio::time::timeout(START_DEADLINE, self.stdout.find("listening on ")).await;
+        let Ok(listening) = listening else { panic!("no `listening on` in time; its log: {}", self.log()) };
+        let Some(line) = listening else { return Err(self.wait().await.1) };
+        let token_file = self.data_dir().join("admin.token");
+        let token = self.start.variables.get("COFER_ADMIN_TOKEN").cloned();
+        let token = token.or_else(|| Some(std::fs::read_to_string(token_file).ok()?.trim().to_owned()));
+        let url = line.trim_start_matches("listening on ").to_owned();
+        Ok(Self { url, token: token.unwrap_or_default(), ..self })
+    }
+
+    /// Waits until so many requests are being answered, the one that asks included.
+    pub async fn in_flight(&self, requests: usize) {
+        let wanted = format!("cofer_http_requests_in_flight {requests}");
+        until(&wanted, async || self.get("/metrics").await.text.lines().any(|line| line == wanted)).await;
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
     }

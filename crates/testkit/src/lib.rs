@@ -16,3 +16,6 @@ pub mod chaos_proxy;
 pub mod engines;
 pub mod leaks;
 pub mod misbehaving;
+mod until;
+
+pub use until::until;

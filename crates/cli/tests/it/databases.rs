@@ -1,9 +1,7 @@
 //! PostgreSQL in place of SQLite, and databases that are away, wrong, broken or too new.
 
-use std::time::Duration;
-
 use cofer_testkit::chaos_proxy::ChaosProxy;
-use cofer_testkit::engines;
+use cofer_testkit::{engines, until};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -80,14 +78,10 @@ async fn a_database_that_is_away_at_start_is_exit_6_or_waited_for_when_asked() {
     let message = refused.failed_with(6);
     assert!(message.contains("cannot be reached") && message.contains("--database"), "{message}");
 
-    let waiting = start().variable("COFER_DATABASE_URL", url).arg("--wait-for-database");
-    let returns = async {
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        proxy.restore().await;
-    };
-    let (app, ()) = tokio::join!(waiting.serve(), returns);
-    assert!(app.log().contains("waiting for the database"), "{}", app.log());
-    app.stop().await;
+    let waiting = start().variable("COFER_DATABASE_URL", url).arg("--wait-for-database").starting();
+    waiting.logged("waiting for the database").await;
+    proxy.restore().await;
+    waiting.listening().await.unwrap().stop().await;
 }
 
 #[tokio::test]
@@ -163,11 +157,13 @@ async fn a_change_that_hangs_in_the_database_does_not_hold_up_the_end() {
         app.request(reqwest::Method::POST, "/api/v1/master-key/rotate").bearer_auth(&app.token).send();
     let rotation = tokio::spawn(rotation);
     // Only once it waits for the lock is it surely the first.
-    let mut looking = sqlx::PgConnection::connect(database.url()).await.unwrap();
-    while sqlx::query_scalar::<_, i64>(WAITING).fetch_one(&mut looking).await.unwrap() == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    looking.close().await.unwrap();
+    until("a rotation that waits for the lock", async || {
+        let mut looking = sqlx::PgConnection::connect(database.url()).await.unwrap();
+        let waiting: i64 = sqlx::query_scalar(WAITING).fetch_one(&mut looking).await.unwrap();
+        looking.close().await.unwrap();
+        waiting > 0
+    })
+    .await;
     let second = app.post("/api/v1/master-key/rotate", &json!({})).await;
     assert_eq!(second.refusal(), "503 unavailable", "one rotation at a time");
     let start = app.stop().await;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use cofer_testkit::app::App;
 use cofer_testkit::leaks::Descriptors;
+use cofer_testkit::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -246,9 +247,7 @@ async fn more_requests_than_can_be_answered_are_refused_at_once_and_health_is_no
     assert!(refused.headers.contains_key("retry-after"));
     assert_eq!(app.get("/healthz").await.status, 200);
     drop(clients);
-    while app.get("/api/v1/projects").await.status != 200 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("room for another request", async || app.get("/api/v1/projects").await.status == 200).await;
     app.stop().await;
 }
 
@@ -294,9 +293,7 @@ async fn clients_that_vanish_leave_no_descriptor_behind() {
                 .unwrap();
         }
     }
-    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 1") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    app.in_flight(1).await;
     descriptors.assert_grown_by_at_most(4);
     app.stop().await;
 }

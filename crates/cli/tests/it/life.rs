@@ -189,9 +189,7 @@ async fn a_request_in_flight_is_answered_before_the_server_stops() {
         .body(reqwest::Body::wrap_stream(stream));
     sender.send(Ok(br#"{"name":"#.to_vec())).await.unwrap();
     let answer = tokio::spawn(request.send());
-    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    app.in_flight(2).await;
     app.signal(Signal::TERM);
     app.logged("stopping").await;
     sender.send(Ok(br#""late"}"#.to_vec())).await.unwrap();
@@ -214,9 +212,7 @@ async fn a_request_that_does_not_end_is_cut_off_when_the_time_to_drain_is_over()
         app.token
     );
     tokio::io::AsyncWriteExt::write_all(&mut client, head.as_bytes()).await.unwrap();
-    while app.get("/metrics").await.text.lines().all(|line| line != "cofer_http_requests_in_flight 2") {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    app.in_flight(2).await;
     app.stop().await;
 }
 
