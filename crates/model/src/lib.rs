@@ -1,7 +1,7 @@
 //! What are the things called?
 //!
-//! Every other room speaks in these words. Nothing here does I/O, waits, or looks at a clock, so that
-//! the vocabulary can be read, tested and trusted by itself.
+//! Every other room speaks in these words. Nothing here does I/O or waits, and only a new id and [`Moment::now`] look at the
+//! clock, so that the vocabulary can be read, tested and trusted by itself.
 //!
 //! - [`id`]: what identifies a thing for ever, and [`id::Reference`], how a caller points at one
 //! - [`name`]: what people call it, with the rules a name must keep

@@ -15,7 +15,7 @@ use time::macros::format_description;
 pub struct Moment(OffsetDateTime);
 
 impl Moment {
-    /// The only look at the wall clock in this room; callers pass the result on.
+    /// The wall clock. Doors ask it once, and pass the result on.
     pub fn now() -> Self {
         OffsetDateTime::now_utc().into()
     }

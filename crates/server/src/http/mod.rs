@@ -1,10 +1,10 @@
 //! The HTTP door: how requests come in and how answers, good and bad, look.
 //!
 //! ```text
-//!   listen ─► observe ─► limit ─► catch panics ─► routes
-//!  (sockets)  (trace id, (503)                      │ body, path, query: extractors that answer in our envelope
-//!             metrics,                              │ Caller: who is asking (auth)
-//!             envelope)                             └ Result<_, ApiError>
+//!   listen ─► observe ─► catch panics ─► see through ─► limit ─► routes
+//!  (sockets)  (trace id,                 (changes are   (503)     │ Reader, Writer: who is asking (auth)
+//!             metrics,                    finished)               │ Path, Body: extractors that answer in our envelope
+//!             envelope)                                           └ Result<_, ApiError>
 //! ```
 
 pub mod error;
