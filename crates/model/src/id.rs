@@ -38,6 +38,11 @@ id_type! {
     TokenId
 }
 
+id_type! {
+    /// The identity of a server, hosted or external.
+    ServerId
+}
+
 /// How a caller points at a thing: by id or by name, whichever is at hand.
 ///
 /// No name can be mistaken for an id, because names that read as a UUID are refused (see [`crate::name`]).

@@ -6,23 +6,31 @@
 //! - [`id`]: what identifies a thing for ever, and [`id::Reference`], how a caller points at one
 //! - [`name`]: what people call it, with the rules a name must keep
 //! - [`project`], [`token`], [`secret`]: the things themselves
+//! - [`hosting`]: servers that Cofer runs, what was asked for and how it goes; [`quantity`]: how much of something
 //! - [`kind`]: the closed list of ways in which a request can go wrong
 //! - [`mask`]: how clear secrets are kept out of logs
 
+pub mod hosting;
 pub mod id;
 pub mod kind;
 pub mod mask;
 pub mod moment;
 pub mod name;
 pub mod project;
+pub mod quantity;
 pub mod secret;
 pub mod token;
 
-pub use id::{ProjectId, Reference, TokenId};
+pub use hosting::{
+    ContainerStatus, HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Isolation, LastExit,
+    NetworkMode, PortMapping, ProviderName, ResourceLimits, RestartPolicy, Wanted,
+};
+pub use id::{ProjectId, Reference, ServerId, TokenId};
 pub use kind::Kind;
 pub use mask::Mask;
 pub use moment::Moment;
-pub use name::{Label, ProjectName, SecretName};
+pub use name::{Label, ProjectName, SecretName, ServerName};
 pub use project::{Namespacing, Project};
+pub use quantity::{Cpu, Size};
 pub use secret::SecretEntry;
 pub use token::{Scope, Scopes, Token};

@@ -1,6 +1,6 @@
 //! What people call things, and the rules a name must keep.
 //!
-//! A [`ProjectName`] stands in addresses, so it is short and plain. A [`SecretName`] stands in `${NAME}`, so it
+//! A [`ProjectName`] and a [`ServerName`] stand in addresses, so they are short and plain. A [`SecretName`] stands in `${NAME}`, so it
 //! is an identifier. A [`Label`] is for reading only, so nearly anything goes that one can see.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub const PROJECT_NAME_CHARS_MAX: usize = 63;
+pub const SERVER_NAME_CHARS_MAX: usize = 63;
 pub const SECRET_NAME_CHARS_MAX: usize = 128;
 pub const LABEL_CHARS_MAX: usize = 128;
 
@@ -19,6 +20,10 @@ pub enum BadName {
         "a project name is 1 to {PROJECT_NAME_CHARS_MAX} letters, digits, '-', '_' or '.', the first a letter or digit"
     )]
     Project,
+    #[error(
+        "a server name is 1 to {SERVER_NAME_CHARS_MAX} letters, digits, '-', '_' or '.', the first a letter or digit"
+    )]
+    Server,
     #[error("a name must not read as a UUID: it could be mistaken for an id")]
     ReadsAsId,
     #[error("a secret name is 1 to {SECRET_NAME_CHARS_MAX} letters, digits or '_', the first not a digit")]
@@ -80,6 +85,10 @@ name_type! {
     ProjectName, check_project_name, PROJECT_NAME_CHARS_MAX, "^[A-Za-z0-9][A-Za-z0-9._-]*$"
 }
 name_type! {
+    /// A server's name, unique in its project. It may stand in an address, in front of a tool's name, and in a volume's.
+    ServerName, check_server_name, SERVER_NAME_CHARS_MAX, "^[A-Za-z0-9][A-Za-z0-9._-]*$"
+}
+name_type! {
     /// A secret's name, as written in `${NAME}`.
     SecretName, check_secret_name, SECRET_NAME_CHARS_MAX, "^[A-Za-z_][A-Za-z0-9_]*$"
 }
@@ -89,10 +98,18 @@ name_type! {
 }
 
 fn check_project_name(text: &str) -> Result<(), BadName> {
+    check_plain(text, PROJECT_NAME_CHARS_MAX, BadName::Project)
+}
+
+fn check_server_name(text: &str) -> Result<(), BadName> {
+    check_plain(text, SERVER_NAME_CHARS_MAX, BadName::Server)
+}
+
+fn check_plain(text: &str, chars_max: usize, otherwise: BadName) -> Result<(), BadName> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let fits = text.len() <= PROJECT_NAME_CHARS_MAX && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let fits = text.len() <= chars_max && text.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !fits || !text.chars().all(plain) {
-        return Err(BadName::Project);
+        return Err(otherwise);
     }
     refuse_id(text)
 }
