@@ -4,8 +4,8 @@
 //! SQL is known in this room only.
 //!
 //! ```text
-//!   projects   tokens   secrets        one file a table: its row, its statements, its operations
-//!        └───────┼────────┘  │
+//!   projects   tokens   hosted   secrets     one file a table: its row, its statements, its operations
+//!        └───────┼────────┴────────┘  │
 //!             database      seal       pool and deadline · AEAD under the master key
 //!             │   │   │
 //!         codec failure migrations/{sqlite,postgres}
@@ -16,6 +16,7 @@
 mod codec;
 mod database;
 mod failure;
+mod hosted;
 mod inspect;
 mod projects;
 mod seal;
@@ -25,6 +26,7 @@ mod tokens;
 
 pub use database::{DatabaseUrl, Store};
 pub use failure::{OpenError, StoreError};
+pub use hosted::{HostedServer, NewHostedServer, RecordedEvent, Seen};
 pub use inspect::Inspection;
 pub use projects::{NewProject, ProjectChange};
 pub use seal::{BadMasterKey, MasterKey};
