@@ -9,11 +9,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
 use cofer_model::Kind;
 use cofer_server::data_dir;
 use cofer_server::settings::{any_path, default_data_dir};
-use reqwest::{Method, RequestBuilder, Url};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -185,10 +186,96 @@ fn push_encoded(address: &mut String, part: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How long an answer is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// A minute.
+    Usual,
+    /// As long as the server takes: it has deadlines of its own for what it does, such as fetching an image.
+    Endless,
+}
+
+/// What a server answered, good or bad.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
 impl Client {
     /// Below `/api/v1`, as are all that follow.
     pub async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
         self.send(self.request(Method::GET, path)?).await
+    }
+
+    pub async fn get_with(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Value, Failure> {
+        self.send(self.request(Method::GET, path)?.query(query)).await
+    }
+
+    /// The same without a word to the person who waits, for looking now and then.
+    pub async fn peek(&self, path: &[&str], query: &[(&str, &str)]) -> Option<Value> {
+        let response = self.request(Method::GET, path).ok()?.query(query).send().await.ok()?;
+        if response.status().is_success() { response.json().await.ok() } else { None }
+    }
+
+    pub async fn change_with(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+        patience: Patience,
+    ) -> Result<Value, Failure> {
+        let mut request = self.request(method, path)?.query(query);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        if patience == Patience::Endless {
+            request = request.timeout(Duration::MAX);
+        }
+        self.send(request).await
+    }
+
+    /// For answers whose status belongs to somebody behind the server: whatever is not our envelope is given back.
+    pub async fn relay(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Answer, Failure> {
+        let request = self.request(Method::POST, path)?.query(query).json(body).timeout(Duration::MAX);
+        let (status, bytes) = self.exchange(request).await?;
+        if let Ok(Envelope { error }) = serde_json::from_slice(&bytes) {
+            return Err(self.refused(error));
+        }
+        let body = serde_json::from_slice(&bytes).map_err(|_| self.stranger())?;
+        Ok(Answer { status: status.as_u16(), body })
+    }
+
+    /// Hands on each server-sent event's data until the stream ends, or nobody wants more.
+    pub async fn follow(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        mut take: impl FnMut(&str) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let request = self.request(Method::GET, path)?.query(query).timeout(Duration::MAX);
+        let mut response = request.send().await.map_err(|error| self.no_answer(&error))?;
+        if !response.status().is_success() {
+            let body = response.bytes().await.map_err(|error| self.no_answer(&error))?;
+            return Err(self.failed(&body));
+        }
+        let mut received = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.no_answer(&error))? {
+            received.extend_from_slice(&chunk);
+            while let Some(end) = received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = received.drain(..=end).collect();
+                if let Some(data) = String::from_utf8_lossy(&line).trim_end().strip_prefix("data: ") {
+                    take(data)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
@@ -221,20 +308,27 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Failure> {
+        let (status, body) = self.exchange(request).await?;
+        if status.is_success() {
+            let value = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
+            return value.map_err(|_| self.stranger());
+        }
+        Err(self.failed(&body))
+    }
+
+    async fn exchange(&self, request: RequestBuilder) -> Result<(StatusCode, Bytes), Failure> {
         let exchange = async {
             let response = request.send().await?;
             let status = response.status();
             Ok((status, response.bytes().await?))
         };
-        let (status, body) =
-            with_spinner("waiting for the server", exchange).await.map_err(|error| self.no_answer(&error))?;
-        if status.is_success() {
-            let value = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
-            return value.map_err(|_| self.stranger());
-        }
-        match serde_json::from_slice::<Envelope>(&body) {
-            Ok(Envelope { error }) => Err(self.refused(error)),
-            Err(_) => Err(self.stranger()),
+        with_spinner("waiting for the server", exchange).await.map_err(|error| self.no_answer(&error))
+    }
+
+    fn failed(&self, body: &[u8]) -> Failure {
+        match serde_json::from_slice::<Envelope>(body) {
+            Ok(Envelope { error }) => self.refused(error),
+            Err(_) => self.stranger(),
         }
     }
 

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, doctor, project, secret, serve, token, version};
+use commands::{completions, doctor, project, provider, secret, serve, server, token, version, volume};
 use exit::Failure;
 
 /// Runs MCP servers in sandboxes and offers all their tools on one endpoint.
@@ -34,6 +34,12 @@ enum Command {
     Serve(Box<serve::Serve>),
     /// Check that this machine has what Cofer needs
     Doctor(Box<doctor::Doctor>),
+    /// Servers that Cofer runs in sandboxes
+    Server(server::Server),
+    /// What servers keep on disk
+    Volume(volume::Volume),
+    /// Ways to run a sandbox
+    Provider(provider::Provider),
     /// Projects: the tenants that own servers, secrets, tokens and runs
     Project(project::Project),
     /// Access tokens
@@ -66,6 +72,9 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
         match command {
             Command::Serve(serve) => serve.run().await?,
             Command::Doctor(doctor) => return doctor.run(format).await,
+            Command::Server(server) => server.run(format).await?,
+            Command::Volume(volume) => volume.run(format).await?,
+            Command::Provider(provider) => provider.run(format).await?,
             Command::Project(project) => project.run(format).await?,
             Command::Token(token) => token.run(format).await?,
             Command::Secret(secret) => secret.run(format).await?,

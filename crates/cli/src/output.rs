@@ -14,6 +14,7 @@ use crate::exit::Failure;
 /// After this long, a person is shown that something is going on.
 const SPINNER_AFTER: Duration = Duration::from_secs(1);
 const SPINNER_TICK: Duration = Duration::from_millis(100);
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -84,6 +85,11 @@ fn cell(value: &Value) -> String {
         Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
         other => other.to_string(),
     };
+    harmless(&text)
+}
+
+/// Text of others, as it may stand on a terminal.
+pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -100,10 +106,51 @@ pub async fn with_spinner<T>(doing: &'static str, work: impl Future<Output = T>)
     done
 }
 
+/// The same, with what is going on as the server tells it, asked for now and then.
+pub async fn with_progress<T>(
+    doing: &str,
+    work: impl Future<Output = T>,
+    ask: impl AsyncFn() -> Option<String>,
+) -> T {
+    tokio::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SPINNER_AFTER, &mut work).await {
+        return done;
+    }
+    let spinner = ProgressBar::new_spinner().with_message(doing.to_owned());
+    spinner.enable_steady_tick(SPINNER_TICK);
+    let watching = async {
+        loop {
+            if let Some(progress) = ask().await {
+                spinner.set_message(harmless(&progress));
+            }
+            tokio::time::sleep(PROGRESS_EVERY).await;
+        }
+    };
+    let done = tokio::select! { done = &mut work => done, () = watching => unreachable!("it never ends") };
+    spinner.finish_and_clear();
+    done
+}
+
+/// Bytes as a person reads them: `45.2M`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
+    unit.map_or_else(
+        || format!("{bytes}B"),
+        |(name, unit)| format!("{}.{}{name}", bytes / unit, bytes % unit * 10 / unit),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn sizes_are_short() {
+        let shown = [0, 1023, 1024, 45 << 20, 1536 << 20].map(size);
+        assert_eq!(shown, ["0B", "1023B", "1.0K", "45.0M", "1.5G"]);
+    }
 
     #[test]
     fn a_table_is_plain_when_piped_and_harmless_whatever_it_shows() {

@@ -8,7 +8,7 @@
 //! - [`project`], [`token`], [`secret`]: the things themselves
 //! - [`hosting`]: servers that Cofer runs, what was asked for and how it goes; [`quantity`]: how much of something
 //! - [`kind`]: the closed list of ways in which a request can go wrong
-//! - [`mask`]: how clear secrets are kept out of logs
+//! - [`template`]: texts that name secrets; [`mask`]: how clear secrets are kept out of logs
 
 pub mod hosting;
 pub mod id;
@@ -19,11 +19,12 @@ pub mod name;
 pub mod project;
 pub mod quantity;
 pub mod secret;
+pub mod template;
 pub mod token;
 
 pub use hosting::{
     ContainerStatus, HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Isolation, LastExit,
-    NetworkMode, PortMapping, ProviderName, ResourceLimits, RestartPolicy, Wanted,
+    NetworkMode, PortMapping, ProviderName, ResourceLimits, RestartPolicy, UnknownWord, Wanted,
 };
 pub use id::{ProjectId, Reference, ServerId, TokenId};
 pub use kind::Kind;

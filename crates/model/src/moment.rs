@@ -27,6 +27,21 @@ impl Moment {
         Self(self.0.checked_add(wait).unwrap_or(time::macros::datetime!(9999-12-31 23:59:59 UTC)))
     }
 
+    pub fn unix_ms(self) -> i64 {
+        self.0.unix_timestamp() * 1000 + i64::from(self.0.millisecond())
+    }
+
+    /// The moment so many milliseconds after 1970 began, or that beginning where there is none.
+    pub fn from_unix_ms(ms: i64) -> Self {
+        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000);
+        at.unwrap_or(OffsetDateTime::UNIX_EPOCH).into()
+    }
+
+    /// Whole seconds from `earlier` to this moment; 0 if it is not earlier.
+    pub fn seconds_since(self, earlier: Self) -> u64 {
+        u64::try_from((self.0 - earlier.0).whole_seconds()).unwrap_or(0)
+    }
+
     pub fn parse(text: &str) -> Result<Self, time::error::Parse> {
         OffsetDateTime::parse(text, &Rfc3339).map(Self::from)
     }
@@ -99,6 +114,7 @@ mod tests {
             let moment = |ms: i64| Moment::from(OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(ms));
             prop_assert_eq!(moment(a).cmp(&moment(b)), moment(a).to_string().cmp(&moment(b).to_string()));
             prop_assert_eq!(Moment::parse(&moment(a).to_string()).unwrap(), moment(a));
+            prop_assert_eq!(Moment::from_unix_ms(moment(a).unix_ms()), moment(a));
         }
     }
 }

@@ -8,9 +8,11 @@ use axum::extract::FromRef;
 use cofer_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Doorkeeper;
+use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
 use crate::settings::Settings;
@@ -27,8 +29,11 @@ pub struct App(Arc<Parts>);
 pub struct Parts {
     pub settings: Settings,
     pub store: Store,
-    pub keyring: KeyRing,
+    pub keyring: Arc<KeyRing>,
     pub doorkeeper: Doorkeeper,
+    pub hosting: Arc<Hosting>,
+    /// Cancelled when we are told to stop: what would go on for ever ends.
+    pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
     pub metrics: PrometheusHandle,
     /// One permit for each request that may be in flight.
@@ -41,7 +46,9 @@ impl App {
     pub fn new(
         settings: Settings,
         store: Store,
-        keyring: KeyRing,
+        keyring: Arc<KeyRing>,
+        hosting: Arc<Hosting>,
+        stopping: CancellationToken,
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
@@ -53,6 +60,8 @@ impl App {
             store,
             keyring,
             doorkeeper,
+            hosting,
+            stopping,
             exports_traces,
             metrics,
             requests,

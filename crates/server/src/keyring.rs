@@ -10,6 +10,7 @@
 //! with the key at hand. A draft whose fate is open is never overwritten; drafts go when a later rotation has succeeded, for
 //! that one had to wait for theirs.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -150,6 +151,24 @@ impl KeyRing {
             }
             outcome => Ok(outcome?),
         }
+    }
+
+    /// The clear values of a project's secrets, for whoever starts or connects something that names them.
+    pub async fn open_secrets(
+        &self,
+        project: ProjectId,
+    ) -> Result<BTreeMap<SecretName, SecretString>, KeyError> {
+        let open = async || self.store.open_secrets(&self.current(), project).await;
+        let opened = match open().await {
+            // Another process, or a rotation under way, replaced the key.
+            Err(SecretsError::OtherKey { .. }) => {
+                let _alone = self.changing.write().await;
+                self.settle().await?;
+                open().await?
+            }
+            outcome => outcome?,
+        };
+        Ok(opened.into_iter().collect())
     }
 
     /// Makes a new key, seals every secret anew with it, and keeps it in the key file.

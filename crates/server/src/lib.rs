@@ -16,6 +16,7 @@ mod app;
 mod auth;
 pub mod data_dir;
 pub mod doctor;
+mod hosting;
 mod http;
 pub mod keyring;
 mod routes;

@@ -3,9 +3,11 @@
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::{Kind, Moment};
+use cofer_sandbox::Providers;
 use cofer_store::{OpenError, Store, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminError};
 use crate::app::App;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
 use crate::http::router;
@@ -77,14 +80,19 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     let Some(store) = open_store(&settings, &stop).await? else { return Ok(()) };
     let now = Moment::now();
     store.ensure_default_project(now).await?;
-    let keyring = KeyRing::load(&store, data_dir.path(), &mut settings.confidential, now).await?;
+    let keyring = Arc::new(KeyRing::load(&store, data_dir.path(), &mut settings.confidential, now).await?);
     let given = settings.confidential.admin_token.take();
     match &given {
         Some(given) => admin::use_given(given, &store, &data_dir, now).await?,
         None => admin::ensure(&store, &data_dir, now).await?,
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
-    let app = App::new(settings, store.clone(), keyring, telemetry, metrics);
+    let providers =
+        Arc::new(Providers::new(settings.docker_host.clone(), settings.podman_host.clone(), |name| {
+            std::env::var(name).ok()
+        }));
+    let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
+    let app = App::new(settings, store.clone(), keyring, hosting.clone(), stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);
     }
@@ -94,6 +102,7 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
     app.finish().await;
+    hosting.shut_down().await;
 
     if let Err(error) = tending.await {
         tracing::error!("the housekeeping task ended badly: {error}");
@@ -188,6 +197,7 @@ async fn tend(app: App, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(TEND_EVERY)).await.is_some() {
         app.metrics.run_upkeep();
         write_down_uses(&app).await;
+        app.hosting.write_down_uses().await;
     }
 }
 

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cofer_model::{
-    HostedConfig, HostedEvent, HostedStatus, LastExit, Moment, ProjectId, ProjectName, ServerId, ServerName,
-    Wanted,
+    HostedConfig, HostedEvent, HostedStatus, LastExit, Moment, ProjectId, ProjectName, ProviderName,
+    ServerId, ServerName, Wanted,
 };
 use serde_json::Value;
 use sqlx::types::Json;
@@ -31,6 +31,8 @@ pub struct HostedServer {
     pub wanted: Wanted,
     /// Counts the changes of `config`.
     pub revision: i64,
+    /// The provider that it was asked to run with, or did last: it stays there.
+    pub placed: Option<ProviderName>,
     pub created_at: Moment,
     pub last_used_at: Option<Moment>,
     pub seen: Seen,
@@ -71,6 +73,7 @@ struct Row {
     config: Json<HostedConfig>,
     wanted: String,
     revision: i64,
+    provider: Option<String>,
     created_at: Stored<Moment>,
     last_used_at: Option<Stored<Moment>>,
     status: String,
@@ -93,6 +96,7 @@ impl TryFrom<Row> for HostedServer {
             config: row.config.0,
             wanted: row.wanted.parse().map_err(StoreError::unreadable)?,
             revision: row.revision,
+            placed: row.provider.map(|name| name.parse()).transpose().map_err(StoreError::unreadable)?,
             created_at: row.created_at.0,
             last_used_at: row.last_used_at.map(Stored::into_inner),
             seen: Seen {
@@ -170,16 +174,17 @@ impl Store {
         Ok(id)
     }
 
-    /// Another configuration. Says whether the server was there.
+    /// Another configuration, to be run with `placed`. Says whether the server was there.
     pub async fn change_hosted_config(
         &self,
         id: ServerId,
         config: &HostedConfig,
+        placed: Option<ProviderName>,
         now: Moment,
     ) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE kb.agent_workspaces SET config = $2, provider = COALESCE($3, provider), \
+        const SQL: &str = "UPDATE kb.agent_workspaces SET config = $2, provider = $3, \
              revision = revision + 1, updated_at = $4 WHERE id = $1";
-        let provider = config.provider.map(|provider| provider.as_str());
+        let provider = placed.map(|provider| provider.as_str());
         let changed = rows_changed_on_each!(
             self,
             sqlx::query(SQL).bind(Stored(id.0)).bind(Json(config)).bind(provider).bind(Stored(now))
@@ -206,7 +211,7 @@ impl Store {
     pub async fn note_hosted_seen(
         &self,
         id: ServerId,
-        provider: Option<&str>,
+        provider: Option<ProviderName>,
         seen: &Seen,
     ) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE kb.agent_workspaces SET status = $2, runs = $3, restart_count = $4, last_crash = $5, \
@@ -225,7 +230,7 @@ impl Store {
                         .map(|exit| Json(LastExit { stderr_tail: without_nul(&exit.stderr_tail), ..exit }))
                 )
                 .bind(seen.sandbox.as_ref().map(Json))
-                .bind(provider)
+                .bind(provider.map(ProviderName::as_str))
         )?;
         Ok(())
     }

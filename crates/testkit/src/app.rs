@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::engines;
 use crate::leaks::Leaks;
 use crate::until::until;
 
@@ -39,7 +40,7 @@ pub struct Start {
     args: Vec<String>,
     variables: BTreeMap<String, String>,
     /// Checked when this is dropped.
-    _leaks: Leaks,
+    leaks: Leaks,
 }
 
 impl Start {
@@ -54,6 +55,7 @@ impl Start {
             .collect();
         let (mark, value) = leaks.mark();
         variables.insert(mark.to_owned(), value.to_owned());
+        variables.insert("COFER_INSTANCE".to_owned(), value.to_owned());
         variables.insert("HOME".to_owned(), dir.path().display().to_string());
         variables.insert("COFER_DATA_DIR".to_owned(), dir.path().join("data").display().to_string());
         Self {
@@ -62,8 +64,20 @@ impl Start {
             listen: "127.0.0.1:0".to_owned(),
             args: Vec::new(),
             variables,
-            _leaks: leaks,
+            leaks,
         }
+    }
+
+    /// With the engines of the bed. What it leaves in them fails the test.
+    #[must_use]
+    pub fn with_engines(mut self) -> Self {
+        let instance = self.variables["COFER_INSTANCE"].clone();
+        self.leaks = self.leaks.label(format!("cofer.instance={instance}"));
+        for engine in engines::all_present() {
+            let variable = format!("COFER_{}_HOST", engine.name().to_uppercase());
+            self.variables.insert(variable, engine.host().to_owned());
+        }
+        self
     }
 
     #[must_use]

@@ -8,10 +8,13 @@ use crate::output::{Format, print_line};
 pub mod completions;
 pub mod doctor;
 pub mod project;
+pub mod provider;
 pub mod secret;
 pub mod serve;
+pub mod server;
 pub mod token;
 pub mod version;
+pub mod volume;
 
 /// An object of what was given.
 fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {

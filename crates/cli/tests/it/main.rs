@@ -8,6 +8,7 @@ mod doctor;
 mod documents;
 mod doors;
 mod hostile_clients;
+mod hosting;
 mod keys;
 mod life;
 mod observing;

@@ -158,6 +158,20 @@ impl From<SecretsError> for ApiError {
     }
 }
 
+impl From<SandboxError> for ApiError {
+    fn from(error: SandboxError) -> Self {
+        let field = matches!(error, SandboxError::ImageMissing { .. }).then_some("image");
+        let refusal = Self::new(error.kind(), error.to_string());
+        field.map_or(refusal.clone(), |field| refusal.with("field", field))
+    }
+}
+
+impl From<PickError> for ApiError {
+    fn from(error: PickError) -> Self {
+        Self::new(error.kind(), error.to_string())
+    }
+}
+
 impl From<KeyError> for ApiError {
     fn from(error: KeyError) -> Self {
         match error {

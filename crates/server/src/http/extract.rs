@@ -1,7 +1,7 @@
 //! What handlers take out of a request, with every refusal in our envelope.
 //!
 //! [`Body`] is JSON of a known shape: sized, timed, unknown fields refused by name. [`Path`] is axum's,
-//! with our words.
+//! with our words, and so is [`Query`].
 
 use std::time::Duration;
 
@@ -147,6 +147,28 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
                 Kind::Malformed,
                 format!("the address cannot be read: {}", shown_whole(&rejection.body_text())),
             )
+        })
+    }
+}
+
+/// What follows the `?`, of this shape: unknown names are refused like unknown fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let given = axum::extract::Query::try_from_uri(&parts.uri);
+        given.map(|axum::extract::Query(value)| Self(value)).map_err(|rejection| {
+            let message = rejection.body_text();
+            let message = message.split_once(": ").map_or(message.as_str(), |(_, message)| message);
+            let (path, what) = match message.split_once(": ") {
+                Some((path, what)) if !path.contains([' ', '`']) => (path, what),
+                _ => (".", message),
+            };
+            let field = field_at(path, what);
+            ApiError::invalid(shown(&field), format!("in the address: {}", without_values(what)))
         })
     }
 }

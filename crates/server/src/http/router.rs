@@ -20,7 +20,12 @@ use utoipa_axum::routes;
 use super::error::{ApiError, shown};
 use super::observe::observe;
 use crate::app::App;
-use crate::routes::{health, master_key, projects, secrets, tokens};
+use crate::routes::{
+    health, hosted, hosted_calls, hosted_logs, images, master_key, projects, providers, secrets, tokens,
+};
+
+/// The guide has one address, its scenarios the other.
+const HOSTED: [&str; 2] = ["/api/v1/mcp/hosted", "/api/v1/mcp/servers"];
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -41,9 +46,13 @@ pub fn router(app: App) -> Router {
         .routes(routes!(master_key::rotate))
         .routes(routes!(health::metrics))
         .routes(routes!(health::openapi))
+        .routes(routes!(providers::list))
+        .merge(hosting(&app))
+        .layer(middleware::from_fn_with_state(app.clone(), see_through))
+        // Whoever leaves a call gives it up, so these are not seen through.
+        .merge(calls(&app))
         // Under load these must still answer, so the limit stays inside of them.
         .layer(middleware::from_fn_with_state(app.clone(), limit))
-        .layer(middleware::from_fn_with_state(app.clone(), see_through))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz));
     let (router, mut document) = api.split_for_parts();
@@ -55,6 +64,44 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(|_| panicked()))
         .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
+}
+
+/// Hosted servers, at both of their addresses.
+fn hosting(app: &App) -> OpenApiRouter<App> {
+    let servers = || {
+        OpenApiRouter::new()
+            .routes(routes!(hosted::list, hosted::register))
+            .routes(routes!(hosted::show, hosted::change, hosted::remove))
+            .routes(routes!(hosted::restart))
+            .routes(routes!(hosted::stop))
+            .routes(routes!(hosted::start))
+            .routes(routes!(hosted::events))
+            .routes(routes!(hosted_logs::logs))
+    };
+    HOSTED
+        .iter()
+        .fold(OpenApiRouter::new(), |router, path| router.nest(path, servers()))
+        .routes(routes!(providers::volumes))
+        .routes(routes!(providers::remove_volume))
+        .routes(routes!(images::build))
+        .layer(middleware::from_fn_with_state(app.clone(), hosting_enabled))
+}
+
+fn calls(app: &App) -> OpenApiRouter<App> {
+    HOSTED
+        .iter()
+        .fold(OpenApiRouter::new(), |router, path| {
+            router.nest(path, OpenApiRouter::new().routes(routes!(hosted_calls::call)))
+        })
+        .layer(middleware::from_fn_with_state(app.clone(), hosting_enabled))
+}
+
+async fn hosting_enabled(State(app): State<App>, request: Request, next: Next) -> Response {
+    if app.hosting.enabled() {
+        return next.run(request).await;
+    }
+    let message = "hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart";
+    ApiError::new(Kind::Unavailable, message).into_response()
 }
 
 /// Refuses at once what cannot be answered soon.

@@ -2,8 +2,13 @@
 //! `#[utoipa::path]`, and a line in `http/router.rs`.
 
 pub mod health;
+pub mod hosted;
+pub mod hosted_calls;
+pub mod hosted_logs;
+pub mod images;
 pub mod master_key;
 pub mod projects;
+pub mod providers;
 pub mod secrets;
 pub mod tokens;
 

@@ -99,6 +99,7 @@ pub async fn change(
         ProjectChange { name: change.name, description: change.description, namespacing: change.namespacing };
     let changed = app.store.change_project(current.id, &change, Moment::now()).await;
     app.doorkeeper.forget();
+    app.hosting.rows_may_have_changed();
     let changed = changed.map_err(|error| match (error.kind(), &change.name) {
         (Kind::Conflict, Some(name)) => name_taken(name),
         _ => error.into(),
@@ -128,6 +129,7 @@ pub async fn remove(
     if !removed? {
         return Err(gone(&reference));
     }
+    app.hosting.rows_may_have_changed();
     tracing::info!(project.id = %project.id, "project {} deleted", project.name);
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use cofer_model::HostedEventKind;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 const REQUESTS: &str = "cofer_http_requests_total";
@@ -10,6 +11,9 @@ const REQUEST_SECONDS: &str = "cofer_http_request_duration_seconds";
 const REQUESTS_IN_FLIGHT: &str = "cofer_http_requests_in_flight";
 const AUTH_FAILURES: &str = "cofer_auth_failures_total";
 const DATABASE_UP: &str = "cofer_database_up";
+const HOSTED_EVENTS: &str = "cofer_hosted_events_total";
+const HOSTED_CALLS: &str = "cofer_hosted_calls_total";
+const HOSTED_CALL_SECONDS: &str = "cofer_hosted_call_duration_seconds";
 const BUILD: &str = "cofer_build_info";
 const RESIDENT_BYTES: &str = "process_resident_memory_bytes";
 const OPEN_FILES: &str = "process_open_fds";
@@ -19,12 +23,19 @@ const SECONDS_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0
 pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Full(REQUEST_SECONDS.to_owned()), &SECONDS_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Full(HOSTED_CALL_SECONDS.to_owned()), &SECONDS_BUCKETS)?
         .install_recorder()?;
     describe_counter!(REQUESTS, "Requests answered, by method, route and status");
     describe_histogram!(REQUEST_SECONDS, "How long answering took, by route");
     describe_gauge!(REQUESTS_IN_FLIGHT, "Requests being answered");
     describe_counter!(AUTH_FAILURES, "Requests refused for want of a good token, by reason");
     describe_gauge!(DATABASE_UP, "1 when the database answered the last check, else 0");
+    describe_counter!(
+        HOSTED_EVENTS,
+        "What happened to hosted servers, by kind: crashes, crash loops, timeouts and so on"
+    );
+    describe_counter!(HOSTED_CALLS, "Calls to hosted servers, by outcome");
+    describe_histogram!(HOSTED_CALL_SECONDS, "How long calls to hosted servers took, waiting included");
     describe_gauge!(BUILD, "Always 1; the version is a label");
     describe_gauge!(RESIDENT_BYTES, "Memory held by this process");
     describe_gauge!(OPEN_FILES, "File descriptors open in this process");
@@ -45,6 +56,15 @@ pub(crate) fn request_ended(method: &str, route: &str, status: u16, took: Durati
 
 pub(crate) fn auth_failed(reason: &'static str) {
     counter!(AUTH_FAILURES, "reason" => reason).increment(1);
+}
+
+pub(crate) fn hosted_event(kind: HostedEventKind) {
+    counter!(HOSTED_EVENTS, "kind" => kind.as_str()).increment(1);
+}
+
+pub(crate) fn hosted_call(outcome: &'static str, took: Duration) {
+    counter!(HOSTED_CALLS, "outcome" => outcome).increment(1);
+    histogram!(HOSTED_CALL_SECONDS).record(took.as_secs_f64());
 }
 
 pub(crate) fn database_is(up: bool) {

@@ -108,13 +108,15 @@ async fn what_a_person_wants_and_what_was_seen_do_not_overwrite_each_other(bed: 
         last_exit: Some(exit),
         sandbox: Some(json!({"id": "abc"})),
     };
-    bed.store.note_hosted_seen(id, Some("gvisor"), &seen).await.unwrap();
+    bed.store.note_hosted_seen(id, Some(ProviderName::Gvisor), &seen).await.unwrap();
     let other = HostedConfig { image: "other".to_owned(), ..config() };
-    assert!(bed.store.change_hosted_config(id, &other, Moment::now()).await.unwrap());
+    assert!(
+        bed.store.change_hosted_config(id, &other, only(&bed).await.placed, Moment::now()).await.unwrap()
+    );
     assert!(bed.store.set_hosted_wanted(id, Wanted::Stopped, Moment::now()).await.unwrap());
     let server = only(&bed).await;
     assert_eq!((&server.seen, server.revision, server.wanted), (&seen, 2, Wanted::Stopped));
-    assert_eq!(server.config, other);
+    assert_eq!((server.config, server.placed), (other, Some(ProviderName::Gvisor)));
     assert!(bed.store.delete_hosted_server(id).await.unwrap());
     assert!(!bed.store.delete_hosted_server(id).await.unwrap());
     assert!(!bed.store.set_hosted_wanted(id, Wanted::Running, Moment::now()).await.unwrap());

@@ -7,6 +7,8 @@
 //! Three values come by environment only, because a command line is visible to everybody on the machine: see
 //! [`Confidential`].
 
+mod hosting;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,10 +16,12 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use cofer_model::Kind;
+use cofer_model::{Kind, UnknownWord};
 use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
 use secrecy::SecretString;
 use serde::Deserialize;
+
+pub use hosting::{CrashLoopSettings, HostingSettings};
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
 /// sqlx's own lines repeat what our errors say.
@@ -115,6 +119,54 @@ pub struct Layer {
     /// How long requests in flight may take to finish at the end [default: 30000]
     #[arg(long, env = "COFER_DRAIN_MS", value_name = "MS")]
     pub drain_ms: Option<u64>,
+
+    /// Host MCP servers; `false` answers 503 on those routes [default: true]
+    #[arg(long, env = "ENABLE_AGENT_WORKSPACES", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    pub enable_agent_workspaces: Option<bool>,
+
+    /// What this Cofer's containers and volumes are marked with, where several share an engine [default: made once]
+    #[arg(long, env = "COFER_INSTANCE", value_name = "NAME")]
+    pub instance: Option<String>,
+
+    /// Provider that is tried first for servers that ask for none [default: gvisor]
+    #[arg(long, env = "WORKSPACE_DEFAULT_PROVIDER", value_name = "PROVIDER")]
+    pub default_provider: Option<String>,
+
+    /// Refuse to run servers in plain containers
+    #[arg(long, env = "COFER_REQUIRE_SANDBOX", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    pub require_sandbox: Option<bool>,
+
+    /// Whom servers reach that say nothing of it: none, isolated or egress [default: egress]
+    #[arg(long, env = "COFER_DEFAULT_NETWORK", value_name = "MODE")]
+    pub default_network: Option<String>,
+
+    /// The engine's network for servers with egress [default: the engine's own]
+    #[arg(long, env = "WORKSPACE_NETWORK_NAME", value_name = "NAME")]
+    pub network_name: Option<String>,
+
+    /// Longest message taken from a hosted server [default: 16777216]
+    #[arg(long, env = "COFER_MAX_MESSAGE_BYTES", value_name = "BYTES")]
+    pub max_message_bytes: Option<usize>,
+
+    /// Calls that may wait for one hosted server; more are refused with 429 [default: 256]
+    #[arg(long, env = "COFER_CALL_QUEUE_MAX", value_name = "N")]
+    pub call_queue_max: Option<usize>,
+
+    /// How long hosted servers may take to end at the end, before SIGKILL [default: 30000]
+    #[arg(long, env = "COFER_STOP_GRACE_MS", value_name = "MS")]
+    pub stop_grace_ms: Option<u64>,
+
+    /// Image that `--npx` images are made from [default: node:22-slim]
+    #[arg(long, env = "COFER_NPX_BASE_IMAGE", value_name = "IMAGE")]
+    pub npx_base_image: Option<String>,
+
+    /// Image that `--uvx` images are made from [default: python:3.13-slim]
+    #[arg(long, env = "COFER_UVX_BASE_IMAGE", value_name = "IMAGE")]
+    pub uvx_base_image: Option<String>,
+
+    /// In the file only: when a server that keeps crashing is given a rest.
+    #[arg(skip)]
+    pub crash_loop: Option<hosting::CrashLoopLayer>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -188,6 +240,7 @@ pub struct Settings {
     pub connections_max: usize,
     pub requests_max: usize,
     pub drain: Duration,
+    pub hosting: HostingSettings,
     pub confidential: Confidential,
 }
 
@@ -236,6 +289,16 @@ pub enum SettingsError {
     },
     #[error("the setting `{0}` must not be zero")]
     Zero(&'static str),
+    #[error(
+        "the setting `instance` is 1 to 63 letters, digits, '-', '_' or '.', the first a letter or digit"
+    )]
+    Instance,
+    #[error("the setting `{name}` is wrong")]
+    Word {
+        name: &'static str,
+        #[source]
+        source: UnknownWord,
+    },
     #[error("`tls_cert` and `tls_key` go together; one of them is missing")]
     HalfTls,
     #[error(
@@ -262,8 +325,10 @@ impl fmt::Display for Suggestion {
 impl Settings {
     /// Decides every setting from flags (with what clap took from the environment), the file they name, and defaults.
     pub fn decide(flags: Layer, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
-        let file = path(flags.config, None).as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let file =
+            path(flags.config.clone(), None).as_deref().map(read_file).transpose()?.unwrap_or_default();
         let mut confidential = Confidential::read(&variable)?;
+        let hosting = HostingSettings::decide(&flags, &file)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
             None => {
@@ -306,6 +371,7 @@ impl Settings {
                 .unwrap_or(DEFAULT_CONNECTIONS_MAX),
             requests_max: flags.requests_max.or(file.requests_max).unwrap_or(DEFAULT_REQUESTS_MAX),
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
+            hosting,
             confidential,
         };
         settings.check_limits()?;

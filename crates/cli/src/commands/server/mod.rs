@@ -1,0 +1,244 @@
+//! `cofer server`: servers that Cofer runs, from the first image to the last log line.
+
+mod add;
+mod show;
+
+use clap::{Args, Subcommand};
+use cofer_model::Kind;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::remove_each;
+use crate::client::{Client, Patience, Server as Target};
+use crate::exit::Failure;
+use crate::output::{Format, harmless, print_line, table, with_progress};
+
+const EVENTS: [(&str, &str); 3] = [("AT", "at"), ("KIND", "kind"), ("MESSAGE", "message")];
+const SERVERS: [&str; 2] = ["mcp", "hosted"];
+
+#[derive(Debug, Args)]
+pub struct Server {
+    #[command(subcommand)]
+    action: Action,
+    /// The project it belongs to [default: the token's, else `default`]
+    #[arg(long, global = true)]
+    project: Option<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Register a server and start it
+    Add(Box<add::Add>),
+    /// List servers: state, why, since when, restarts, memory
+    #[command(alias = "list")]
+    Ls,
+    /// Show everything about a server
+    Show {
+        /// Name or id
+        server: String,
+    },
+    /// Show what a server writes to stderr
+    Logs {
+        /// Name or id
+        server: String,
+        /// Stay, and show each new line
+        #[arg(short, long)]
+        follow: bool,
+        /// So many of the newest lines
+        #[arg(short = 'n', long, default_value_t = 200, value_name = "N")]
+        tail: usize,
+    },
+    /// Show what happened to a server: crashes, restarts, timeouts
+    Events {
+        /// Name or id
+        server: String,
+        /// So many of the newest
+        #[arg(short = 'n', long, default_value_t = 50, value_name = "N")]
+        limit: u32,
+    },
+    /// Call a method of a server
+    Call {
+        /// Name or id
+        server: String,
+        /// Such as `tools/list`
+        method: String,
+        /// Its parameters, as JSON
+        params: Option<String>,
+        /// How long to wait [default: the server's]
+        #[arg(long, value_name = "MS")]
+        timeout_ms: Option<u64>,
+    },
+    /// Restart servers in new containers, and forget their crashes
+    Restart {
+        /// Names or ids
+        #[arg(required = true)]
+        servers: Vec<String>,
+    },
+    /// Stop servers until they are started again
+    Stop {
+        /// Names or ids
+        #[arg(required = true)]
+        servers: Vec<String>,
+    },
+    /// Start servers that were stopped
+    Start {
+        /// Names or ids
+        #[arg(required = true)]
+        servers: Vec<String>,
+    },
+    /// Remove servers; volumes stay unless asked
+    Rm {
+        /// Names or ids
+        #[arg(required = true)]
+        servers: Vec<String>,
+        /// Remove their volumes, too
+        #[arg(long)]
+        volumes: bool,
+    },
+}
+
+impl Server {
+    pub async fn run(self, format: Format) -> Result<(), Failure> {
+        let client = self.target.client()?;
+        let hosted = Hosted { client, project: self.project, format };
+        match self.action {
+            Action::Add(add) => add.run(&hosted).await,
+            Action::Ls => {
+                let servers = hosted.client.get_with(&SERVERS, &hosted.query(&[])).await?;
+                format.print(&servers, || show::table_of(&servers))
+            }
+            Action::Show { server } => {
+                let found = hosted.status(&server).await?;
+                format.print(&found, || show::all_of(&found))
+            }
+            Action::Logs { server, follow, tail } => hosted.logs(&server, follow, tail).await,
+            Action::Events { server, limit } => {
+                let limit = limit.to_string();
+                let query = hosted.query(&[("limit", &limit)]);
+                let events = hosted.client.get_with(&place(&[&server, "events"]), &query).await?;
+                format.print(&events, || table(&events, &EVENTS))
+            }
+            Action::Call { server, method, params, timeout_ms } => {
+                hosted.call(&server, &method, params.as_deref(), timeout_ms).await
+            }
+            Action::Restart { servers } => hosted.each(&servers, "restart", "restarting").await,
+            Action::Stop { servers } => hosted.each(&servers, "stop", "stopping").await,
+            Action::Start { servers } => hosted.each(&servers, "start", "starting").await,
+            Action::Rm { servers, volumes } => {
+                let query = hosted.query(&[("delete_volumes", if volumes { "true" } else { "false" })]);
+                let remove = async |server: &str| {
+                    let place = place(&[server]);
+                    hosted.client.change_with(Method::DELETE, &place, &query, None, Patience::Usual).await
+                };
+                remove_each(&servers, remove, format, |server| format!("server {server} removed")).await
+            }
+        }
+    }
+}
+
+/// The way to hosted servers of one project.
+struct Hosted {
+    client: Client,
+    project: Option<String>,
+    format: Format,
+}
+
+fn place<'a>(parts: &[&'a str]) -> Vec<&'a str> {
+    [&SERVERS[..], parts].concat()
+}
+
+impl Hosted {
+    fn query<'a>(&'a self, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        let project = self.project.as_deref().map(|project| ("project", project));
+        more.iter().copied().chain(project).collect()
+    }
+
+    async fn status(&self, server: &str) -> Result<Value, Failure> {
+        self.client.get_with(&place(&[server]), &self.query(&[])).await
+    }
+
+    /// What the server is doing right now, while something is waited for.
+    async fn progress(&self, server: &str) -> Option<String> {
+        let status = self.client.peek(&place(&[server]), &self.query(&[])).await?;
+        let text = |field: &str| status[field].as_str().map(ToOwned::to_owned);
+        text("progress").or_else(|| text("status")).map(|doing| format!("{server}: {doing}"))
+    }
+
+    /// The same verb for each, one after the other, with what comes of it.
+    async fn each(&self, servers: &[String], verb: &str, doing: &str) -> Result<(), Failure> {
+        let mut changed = Vec::new();
+        for server in servers {
+            let (place, query) = (place(&[server, verb]), self.query(&[]));
+            let work = self.client.change_with(Method::POST, &place, &query, None, Patience::Endless);
+            let status =
+                with_progress(&format!("{doing} {server}"), work, async || self.progress(server).await)
+                    .await?;
+            if self.format == Format::Text {
+                print_line(&show::outcome_of(&status))?;
+            }
+            changed.push(status);
+        }
+        match self.format {
+            Format::Json => Format::Json.print(&changed, String::new),
+            Format::Text => Ok(()),
+        }
+    }
+
+    async fn logs(&self, server: &str, follow: bool, tail: usize) -> Result<(), Failure> {
+        let tail = tail.to_string();
+        let place = place(&[server, "logs"]);
+        if follow {
+            let query = self.query(&[("tail", &tail), ("follow", "true")]);
+            return self.client.follow(&place, &query, |line| self.print_log_line(line)).await;
+        }
+        let lines = self.client.get_with(&place, &self.query(&[("tail", &tail)])).await?;
+        self.format.print(&lines, || {
+            lines.as_array().into_iter().flatten().map(log_line).collect::<Vec<_>>().join("\n")
+        })
+    }
+
+    fn print_log_line(&self, line: &str) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => print_line(line),
+            Format::Text => serde_json::from_str(line).map_or(Ok(()), |line| print_line(&log_line(&line))),
+        }
+    }
+
+    async fn call(
+        &self,
+        server: &str,
+        method: &str,
+        params: Option<&str>,
+        timeout_ms: Option<u64>,
+    ) -> Result<(), Failure> {
+        let params: Option<Value> = params
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error| Failure::new(Kind::Invalid, format!("the parameters are not JSON: {error}")))?;
+        let body = super::object([
+            ("method", json!(method)),
+            ("params", json!(params)),
+            ("timeout_ms", json!(timeout_ms)),
+        ]);
+        let answer = self.client.relay(&place(&[server, "call"]), &self.query(&[]), &body).await?;
+        let error = &answer.body["error"];
+        if error.is_null() {
+            let result = &answer.body["result"];
+            return self.format.print(result, || serde_json::to_string_pretty(result).unwrap_or_default());
+        }
+        let kind = match answer.status {
+            404 => Kind::NotFound,
+            400 => Kind::Malformed,
+            _ => Kind::Upstream,
+        };
+        let text = harmless(error["message"].as_str().unwrap_or_default());
+        Err(Failure::new(kind, format!("{server} answered with error {}: {text}", error["code"])))
+    }
+}
+
+fn log_line(line: &Value) -> String {
+    let text = |field: &str| line[field].as_str().unwrap_or_default();
+    format!("{} {}", text("at"), harmless(text("line")))
+}

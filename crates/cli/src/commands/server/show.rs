@@ -1,0 +1,115 @@
+//! A status object as a person reads it.
+
+use serde_json::{Value, json};
+
+use crate::output::{harmless, size, table};
+
+const COLUMNS: [(&str, &str); 7] = [
+    ("NAME", "name"),
+    ("STATUS", "status"),
+    ("UP", "uptime"),
+    ("RESTARTS", "restart_count"),
+    ("MEMORY", "memory"),
+    ("IMAGE", "image"),
+    ("WHY", "why"),
+];
+const WHY_CHARS_MAX: usize = 80;
+
+/// What a person wants to know of each: state, why, since when, restarts, memory.
+pub(super) fn table_of(servers: &Value) -> String {
+    let row = |server: &Value| {
+        json!({
+            "name": server["name"],
+            "status": server["status"],
+            "uptime": server["uptime"],
+            "restart_count": server["restart_count"],
+            "memory": memory(&server["usage"]),
+            "image": server["image"],
+            "why": why(server).map(|why| why.chars().take(WHY_CHARS_MAX).collect::<String>()),
+        })
+    };
+    let rows = servers.as_array().into_iter().flatten().map(row).collect();
+    table(&Value::Array(rows), &COLUMNS)
+}
+
+/// One line on how a change came out.
+pub(super) fn outcome_of(server: &Value) -> String {
+    let text = |field: &str| server[field].as_str().unwrap_or_default();
+    let why = why(server).map(|why| format!(": {why}")).unwrap_or_default();
+    let provider = server["provider"].as_str().map(|provider| format!(" ({provider})")).unwrap_or_default();
+    let endpoints = endpoints(server).map(|urls| format!(" at {urls}")).unwrap_or_default();
+    format!("server {} is {}{provider}{endpoints}{why}", text("name"), text("status"))
+}
+
+/// Every field that says something, one a line.
+pub(super) fn all_of(server: &Value) -> String {
+    let Some(fields) = server.as_object() else { return String::new() };
+    let told = fields.iter().filter(|(_, value)| !is_empty(value));
+    let width = fields.keys().map(String::len).max().unwrap_or_default();
+    told.map(|(name, value)| format!("{name:width$}  {}", shown(name, value))).collect::<Vec<_>>().join("\n")
+}
+
+fn shown(name: &str, value: &Value) -> String {
+    match value {
+        Value::Number(bytes) if name.ends_with("_bytes") => bytes.as_u64().map_or(bytes.to_string(), size),
+        Value::String(text) => harmless(text),
+        Value::Array(items) => items.iter().map(|item| shown("", item)).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) => {
+            let told = fields.iter().filter(|(_, value)| !is_empty(value));
+            told.map(|(name, value)| format!("{name}={}", shown(name, value))).collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        _ => false,
+    }
+}
+
+fn memory(usage: &Value) -> Option<String> {
+    let (used, limit) = (usage["memory_bytes"].as_u64()?, usage["memory_limit_bytes"].as_u64()?);
+    Some(format!("{}/{}", size(used), size(limit)))
+}
+
+fn why(server: &Value) -> Option<String> {
+    let reason = server["reason"].as_str().or_else(|| server["progress"].as_str());
+    reason.map(harmless)
+}
+
+fn endpoints(server: &Value) -> Option<String> {
+    let urls: Vec<_> =
+        server["endpoints"].as_array()?.iter().filter_map(|endpoint| endpoint["url"].as_str()).collect();
+    (!urls.is_empty()).then(|| urls.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_shows_what_a_person_wants_to_know() {
+        let servers = json!([
+            {"name": "time", "status": "ready", "uptime": "2h15m30s", "restart_count": 0, "image": "mcp/time", "reason": null,
+             "usage": {"memory_bytes": 47_395_635, "memory_limit_bytes": 536_870_912}},
+            {"name": "git", "status": "restarting", "uptime": null, "restart_count": 3, "image": "mcp/git",
+             "reason": "exited with code 1\u{1b}[2J", "usage": null},
+        ]);
+        insta::assert_snapshot!(table_of(&servers), @r"
+        NAME  STATUS      UP        RESTARTS  MEMORY        IMAGE     WHY
+        time  ready       2h15m30s  0         45.1M/512.0M  mcp/time  -
+        git   restarting  -         3         -             mcp/git   exited with code 1 [2J
+        ");
+    }
+
+    #[test]
+    fn an_outcome_is_one_line() {
+        let server = json!({"name": "web", "status": "ready", "provider": "gvisor", "endpoints": [{"url": "http://127.0.0.1:1/mcp"}]});
+        assert_eq!(outcome_of(&server), "server web is ready (gvisor) at http://127.0.0.1:1/mcp");
+    }
+}

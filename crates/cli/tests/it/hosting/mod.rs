@@ -1,0 +1,161 @@
+//! Hosted servers, on real Docker, real gVisor and real Podman.
+//!
+//! A test is an `async fn(Host)`; [`on_each_provider!`] makes one of each for every provider. A `Host` is a running Cofer with the
+//! engines of the bed; what it leaves in them fails the test.
+
+mod scenarios;
+
+use std::time::Duration;
+
+use cofer_testkit::app::{Answer, App, Start};
+use cofer_testkit::engines;
+use serde_json::{Value, json};
+
+/// Makes a test of each function for each provider: `docker::…`, `gvisor::…`, `podman::…`.
+macro_rules! on_each_provider {
+    ($($test:ident),* $(,)?) => {
+        on_each_provider!(@ docker, gvisor, podman; ($($test),*));
+    };
+    (@ $($provider:ident),*; $tests:tt) => {
+        $(on_each_provider!(@@ $provider; $tests);)*
+    };
+    (@@ $provider:ident; ($($test:ident),*)) => {
+        mod $provider {
+            $(#[tokio::test] async fn $test() {
+                let Some(host) = crate::hosting::Host::new(stringify!($provider)).await else { return };
+                super::$test(host).await;
+            })*
+        }
+    };
+}
+use on_each_provider;
+
+pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
+const MISBEHAVING: &str = "cofer-test/misbehaving";
+
+/// A Cofer that hosts, and the provider that a test is about.
+pub(crate) struct Host {
+    pub(crate) app: App,
+    pub(crate) provider: &'static str,
+}
+
+impl Host {
+    pub(crate) async fn new(provider: &'static str) -> Option<Self> {
+        Self::started(provider, |start| start).await
+    }
+
+    /// With a few more settings.
+    pub(crate) async fn started(provider: &'static str, more: impl FnOnce(Start) -> Start) -> Option<Self> {
+        if provider == "podman" {
+            engines::podman()?
+        } else {
+            engines::docker()?
+        };
+        let start = crate::start().with_engines().variable("COFER_STOP_GRACE_MS", "5000");
+        Some(Self { app: more(start).serve().await, provider })
+    }
+
+    /// SIGKILL, and a new start on the same data.
+    pub(crate) async fn killed_and_started_again(self) -> Self {
+        Self { app: self.app.kill().await.serve().await, provider: self.provider }
+    }
+
+    /// Registers a server with this provider; `more` is what the test is about.
+    pub(crate) async fn register(&self, name: &str, image: &str, more: Value) -> Answer {
+        let mut body = json!({"name": name, "image": image, "provider": self.provider});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.app.post(SERVERS, &body).await
+    }
+
+    /// The misbehaving server with these flags, which must come up.
+    pub(crate) async fn misbehaving(&self, name: &str, flags: &[&str]) -> Value {
+        self.hosted(name, MISBEHAVING, json!({"cmd": flags})).await
+    }
+
+    pub(crate) async fn hosted(&self, name: &str, image: &str, more: Value) -> Value {
+        let answer = self.register(name, image, more).await;
+        assert_eq!(answer.status, 201, "{answer:?}; log: {}", self.app.log());
+        answer.json()
+    }
+
+    pub(crate) async fn status(&self, name: &str) -> Value {
+        let answer = self.app.get(&format!("{SERVERS}/{name}")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    /// Waits until its status object is like this.
+    pub(crate) async fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = self.status(name).await;
+            if holds(&status) {
+                return status;
+            }
+            let log = || self.app.log();
+            assert!(tokio::time::Instant::now() < deadline, "never {what}: {status:#}; log: {}", log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn until_status(&self, name: &str, status: &str) -> Value {
+        self.until(name, status, |seen| seen["status"] == status).await
+    }
+
+    pub(crate) async fn call(&self, name: &str, method: &str, params: Value) -> Answer {
+        self.app.post(&format!("{SERVERS}/{name}/call"), &json!({"method": method, "params": params})).await
+    }
+
+    /// Calls a tool that must answer; its first text.
+    pub(crate) async fn tool(&self, name: &str, tool: &str, arguments: Value) -> String {
+        let answer = self.call(name, "tools/call", json!({"name": tool, "arguments": arguments})).await;
+        assert_eq!(answer.status, 200, "{answer:?}; log: {}", self.app.log());
+        answer.json()["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Calls a tool whose fate is not of interest, without waiting.
+    pub(crate) fn begin(&self, name: &str, tool: &str, arguments: &Value) -> tokio::task::JoinHandle<u16> {
+        let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
+        let request = self.app.request(reqwest::Method::POST, &format!("{SERVERS}/{name}/call"));
+        let request = request.bearer_auth(&self.app.token).json(&body);
+        tokio::spawn(async move { request.send().await.map_or(0, |answer| answer.status().as_u16()) })
+    }
+
+    pub(crate) async fn post(&self, name: &str, verb: &str) -> Value {
+        let answer = self.app.post(&format!("{SERVERS}/{name}/{verb}"), &json!({})).await;
+        assert_eq!(answer.status, 200, "{answer:?}; log: {}", self.app.log());
+        answer.json()
+    }
+
+    /// The kinds of its events, oldest first.
+    pub(crate) async fn events(&self, name: &str) -> Vec<Value> {
+        let answer = self.app.get(&format!("{SERVERS}/{name}/events?limit=1000")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let mut events = answer.json().as_array().unwrap().clone();
+        events.reverse();
+        events
+    }
+
+    /// Waits until an event of this kind is in the history.
+    pub(crate) async fn event(&self, name: &str, kind: &str) -> Value {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let events = self.events(name).await;
+            if let Some(event) = events.iter().rfind(|event| event["kind"] == kind) {
+                return event.clone();
+            }
+            assert!(tokio::time::Instant::now() < deadline, "no event {kind}: {events:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn remove(&self, name: &str) {
+        let answer = self.app.delete(&format!("{SERVERS}/{name}?delete_volumes=true")).await;
+        assert_eq!(answer.status, 204, "{answer:?}; log: {}", self.app.log());
+    }
+
+    /// Ends Cofer politely; nothing may be left.
+    pub(crate) async fn stop(self) -> Start {
+        self.app.stop().await
+    }
+}

@@ -1,0 +1,360 @@
+//! Hosted servers: MCP servers that stay up, in sandboxes.
+//!
+//! ```text
+//!   routes ─► Hosting ─► rows (what is wanted) ──┐
+//!                │                               │ settle
+//!                ▼                               ▼
+//!              Fleet: an Entry each ─► Supervised (cofer-supervisor) ─► Provider (cofer-sandbox)
+//!                                          │ truth, events
+//!                                          ▼
+//!                                    record: rows (what was seen), history
+//! ```
+//!
+//! A change is written to its row first and then settled, so that whatever dies in between, the next start does the same. Reads
+//! and calls go to the fleet and ask no database.
+
+mod fleet;
+mod images;
+mod planner;
+mod reconcile;
+mod record;
+mod request;
+mod status;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofer_model::{
+    HostedConfig, HostedEvent, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName, ProviderName,
+    Reference, ServerId, ServerName, Wanted,
+};
+use cofer_sandbox::{Providers, Volume};
+use cofer_store::{NewHostedServer, RecordedEvent, Store, StoreError};
+use cofer_supervisor::{Rules, Truth};
+use futures_util::StreamExt;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::http::ApiError;
+use crate::keyring::KeyRing;
+use crate::settings::HostingSettings;
+pub(crate) use fleet::Entry;
+use fleet::Fleet;
+pub(crate) use images::{BuildImage, BuiltImage};
+use planner::PlanningOffice;
+use record::History;
+pub use request::{Change, Registration};
+pub use status::ServerStatus;
+
+/// How long a request waits for what it asked for to be so; then it answers with how far things are.
+const SETTLED_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a removal waits for the sandbox to be gone. What takes longer goes on without it.
+const GONE_DEADLINE: Duration = Duration::from_secs(45);
+/// Beside the grace that servers get at the end.
+const SHUT_DOWN_MARGIN: Duration = Duration::from_secs(15);
+/// How many engines' answers about usage are waited for at once.
+const USAGE_AT_ONCE: usize = 8;
+
+/// All of hosting.
+#[derive(Debug)]
+pub struct Hosting {
+    store: Store,
+    office: Arc<PlanningOffice>,
+    rules: Arc<Rules>,
+    fleet: Fleet,
+    history: History,
+    default_project: ProjectId,
+    settling: tokio::sync::Mutex<()>,
+    /// Rows were changed by somebody else, such as with their project.
+    changed: Notify,
+    anything_to_watch: Notify,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Hosting {
+    /// Starts what is wanted, each for itself, and comes back at once.
+    pub async fn open(
+        store: Store,
+        settings: HostingSettings,
+        providers: Arc<Providers>,
+        keyring: Arc<KeyRing>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let instance = match &settings.instance {
+            Some(given) => given.clone(),
+            None => store.instance(Moment::now()).await?,
+        };
+        let default = Reference::Name(cofer_model::project::DEFAULT_PROJECT.to_owned());
+        let default_project =
+            store.project(&default).await?.map_or(ProjectId::generate(), |project| project.id);
+        let rules = Arc::new(Rules {
+            crash_threshold: settings.crash_loop.threshold,
+            crash_window: settings.crash_loop.window,
+            crash_delays: settings.crash_loop.delays.clone(),
+            stable: settings.crash_loop.stable,
+            ..Rules::default()
+        });
+        let (history, writing) = History::open(store.clone());
+        let hosting = Arc::new(Self {
+            office: Arc::new(PlanningOffice { instance, settings, providers, keyring }),
+            store,
+            rules,
+            fleet: Fleet::default(),
+            history,
+            default_project,
+            settling: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            anything_to_watch: Notify::new(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        });
+        hosting.tasks.spawn(writing);
+        if hosting.enabled() {
+            hosting.settle().await?;
+            hosting.begin_watching();
+        }
+        Ok(hosting)
+    }
+
+    pub fn enabled(&self) -> bool {
+        self.office.settings.enabled
+    }
+
+    pub(crate) fn settings(&self) -> &HostingSettings {
+        &self.office.settings
+    }
+
+    pub(crate) fn providers(&self) -> &Providers {
+        &self.office.providers
+    }
+
+    /// Rows may have gone with their project: look soon.
+    pub fn rows_may_have_changed(&self) {
+        self.changed.notify_one();
+    }
+
+    /// The entry that a caller points at, by id or by name in this project.
+    pub(crate) fn find(&self, project: Option<ProjectId>, reference: &Reference) -> Option<Arc<Entry>> {
+        self.fleet.find(project.unwrap_or(self.default_project), reference)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.fleet.all()
+    }
+
+    /// Registers a server, starts it, and waits for the outcome. What cannot be started at all is undone.
+    pub(crate) async fn register(
+        &self,
+        project: &Project,
+        name: ServerName,
+        config: HostedConfig,
+    ) -> Result<Arc<Entry>, ApiError> {
+        self.check_secrets(project.id, &config).await?;
+        let new = NewHostedServer { project_id: project.id, name: name.clone(), config };
+        let created = self.store.create_hosted_server(&new, Moment::now()).await;
+        let id = created.map_err(|error| match error.kind() {
+            Kind::Conflict => name_taken(&name, &project.name),
+            _ => error.into(),
+        })?;
+        self.settle().await?;
+        let entry = self.fleet.get(id).ok_or_else(|| gone(&name))?;
+        let truth = self.settled(&entry, Duration::MAX).await;
+        if let Some(failure) = truth.start_failure {
+            self.remove(&entry).await?;
+            return Err(ApiError::new(failure.kind, failure.message));
+        }
+        tracing::info!(server.id = %id, "server {name} of project {} registered", project.name);
+        Ok(entry)
+    }
+
+    /// Another configuration, in a new sandbox. An image that cannot be had leaves everything as it was.
+    pub(crate) async fn change(&self, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
+        let old = entry.planner.blueprint();
+        let places_anew = change.places_anew();
+        let config = change.apply(&old.config)?;
+        self.check_secrets(entry.planner.project_id, &config).await?;
+        let placed = if places_anew { config.provider } else { old.placed };
+        if config.image != old.config.image {
+            self.require_image(&config, placed).await?;
+        }
+        let changed =
+            self.store.change_hosted_config(entry.planner.id, &config, placed, Moment::now()).await?;
+        if !changed {
+            return Err(gone(&entry.planner.name));
+        }
+        self.settle().await?;
+        Ok(self.settled(entry, SETTLED_DEADLINE).await)
+    }
+
+    /// What a person wants from now on, also after a restart of Cofer.
+    pub(crate) async fn want(&self, entry: &Entry, wanted: Wanted) -> Result<Truth, ApiError> {
+        if !self.store.set_hosted_wanted(entry.planner.id, wanted, Moment::now()).await? {
+            return Err(gone(&entry.planner.name));
+        }
+        self.settle().await?;
+        Ok(self.settled(entry, SETTLED_DEADLINE).await)
+    }
+
+    /// Wants it to run, and starts it also where it ended by itself and was left so.
+    pub(crate) async fn start(&self, entry: &Entry) -> Result<Truth, ApiError> {
+        self.want(entry, Wanted::Running).await?;
+        entry.note_command(entry.supervised.want(Wanted::Running));
+        Ok(self.settled(entry, SETTLED_DEADLINE).await)
+    }
+
+    pub(crate) async fn restart(&self, entry: &Entry) -> Result<Truth, ApiError> {
+        self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await?;
+        self.settle().await?;
+        entry.note_command(entry.supervised.restart());
+        Ok(self.settled(entry, SETTLED_DEADLINE).await)
+    }
+
+    /// Forgets the server and ends it. Its volumes stay.
+    pub(crate) async fn remove(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
+        if !self.store.delete_hosted_server(entry.planner.id).await? {
+            return Err(gone(&entry.planner.name));
+        }
+        self.let_go(entry);
+        let mut truth = entry.supervised.truth();
+        let gone = tokio::time::timeout(GONE_DEADLINE, truth.wait_for(|truth| truth.gone)).await;
+        if gone.is_err() {
+            let name = &entry.planner.name;
+            tracing::warn!("server {name} is deleted; its sandbox is still being ended");
+        }
+        Ok(())
+    }
+
+    /// Removes the volumes of a server that is gone.
+    pub(crate) async fn remove_volumes_of(&self, entry: &Entry) -> Result<(), ApiError> {
+        let paths = &entry.planner.blueprint().config.volumes;
+        let mounts =
+            volumes::mounts(&self.office.instance, entry.planner.project_id, &entry.planner.name, paths);
+        for (provider, volume) in self.volumes().await? {
+            if mounts.iter().any(|mount| mount.name == volume.name) {
+                self.office.providers.get(provider).remove_volume(&volume.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All volumes of this Cofer, and who has them. An engine that is away has none to show.
+    pub(crate) async fn volumes(&self) -> Result<Vec<(ProviderName, Volume)>, ApiError> {
+        let mut all = Vec::new();
+        let mut refusals = Vec::new();
+        for engine in [ProviderName::Docker, ProviderName::Podman] {
+            match self.office.providers.get(engine).volumes(&self.office.instance).await {
+                Ok(volumes) => all.extend(volumes.into_iter().map(|volume| (engine, volume))),
+                Err(error) => refusals.push(error),
+            }
+        }
+        match refusals.pop() {
+            Some(error) if refusals.len() == 1 => Err(error.into()),
+            _ => Ok(all),
+        }
+    }
+
+    /// Whether a registered server will want this volume again.
+    pub(crate) fn claims_volume(&self, name: &str) -> Option<Arc<Entry>> {
+        let claims = |entry: &Arc<Entry>| {
+            let planner = &entry.planner;
+            let paths = &planner.blueprint().config.volumes;
+            let mounts = volumes::mounts(&self.office.instance, planner.project_id, &planner.name, paths);
+            mounts.iter().any(|mount| mount.name == name)
+        };
+        self.fleet.all().into_iter().find(claims)
+    }
+
+    pub(crate) async fn events(
+        &self,
+        server: ServerId,
+        before: Option<uuid::Uuid>,
+        limit: u32,
+    ) -> Result<Vec<RecordedEvent>, StoreError> {
+        self.store.hosted_events(server, before, limit).await
+    }
+
+    pub(crate) fn record(&self, server: ServerId, event: HostedEvent) {
+        self.history.add(server, event);
+    }
+
+    /// The status objects of these, with what they use now.
+    pub(crate) async fn statuses(&self, entries: Vec<Arc<Entry>>) -> Vec<ServerStatus> {
+        let status = async |entry: Arc<Entry>| {
+            let usage = entry.supervised.usage().await;
+            let truth = entry.supervised.truth().borrow().clone();
+            ServerStatus::of(&entry, &truth, usage, Moment::now())
+        };
+        futures_util::stream::iter(entries).map(status).buffered(USAGE_AT_ONCE).collect().await
+    }
+
+    /// Uses since the last time are written down.
+    pub async fn write_down_uses(&self) {
+        record::write_down_uses(&self.store, &self.fleet).await;
+    }
+
+    /// Ends every server, all at once, and leaves nothing.
+    pub async fn shut_down(&self) {
+        self.stop.cancel();
+        let grace = self.office.settings.stop_grace;
+        let ends =
+            self.fleet.all().into_iter().map(|entry| async move { entry.supervised.shut_down(grace).await });
+        let all = futures_util::future::join_all(ends);
+        if tokio::time::timeout(grace + SHUT_DOWN_MARGIN, all).await.is_err() {
+            tracing::warn!("some hosted servers did not end in time; the next start ends them");
+        }
+        self.write_down_uses().await;
+    }
+
+    /// Waits until what was asked last is so, or cannot be.
+    async fn settled(&self, entry: &Entry, deadline: Duration) -> Truth {
+        let asked = entry.last_command();
+        let mut truth = entry.supervised.truth();
+        let settled = truth.wait_for(|truth| truth.seen >= asked && has_settled(truth));
+        let outcome = match tokio::time::timeout(deadline, settled).await {
+            Ok(Ok(truth)) => Some(truth.clone()),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        outcome.unwrap_or_else(|| entry.supervised.truth().borrow().clone())
+    }
+
+    async fn check_secrets(&self, project: ProjectId, config: &HostedConfig) -> Result<(), ApiError> {
+        let opened = self.office.open_secrets_named_by(project, config).await;
+        opened.map(|_| ()).map_err(|error| match error.kind {
+            Kind::Invalid => ApiError::invalid("environment", error.message),
+            kind => ApiError::new(kind, error.message),
+        })
+    }
+
+    async fn require_image(
+        &self,
+        config: &HostedConfig,
+        placed: Option<ProviderName>,
+    ) -> Result<(), ApiError> {
+        let settings = &self.office.settings;
+        let asked = config.provider.or(placed);
+        let picked =
+            self.office.providers.pick(asked, settings.default_provider, settings.require_sandbox).await?;
+        Ok(picked.provider.fetch_image(&config.image, Arc::new(|_| {})).await?)
+    }
+}
+
+/// Nothing that was asked for is still on its way.
+fn has_settled(truth: &Truth) -> bool {
+    let at_rest = matches!(
+        truth.status,
+        HostedStatus::Ready | HostedStatus::Unresponsive | HostedStatus::Stopped | HostedStatus::Error
+    );
+    at_rest || truth.gone || truth.restart_count > 0 || truth.crash_loop.next_restart_at.is_some()
+}
+
+fn name_taken(name: &ServerName, project: &ProjectName) -> ApiError {
+    let message =
+        format!("project {project} has a server `{name}` already; choose another name, or remove that one");
+    ApiError::new(Kind::Conflict, message).with("field", "name")
+}
+
+fn gone(name: &ServerName) -> ApiError {
+    ApiError::new(Kind::NotFound, format!("server `{name}` was deleted meanwhile"))
+}

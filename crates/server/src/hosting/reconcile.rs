@@ -1,0 +1,225 @@
+//! Makes what runs what is wanted.
+//!
+//! The rows say what is wanted, the fleet what is supervised, the engines what is there. [`settle`](Hosting::settle) compares the
+//! first two, [`sweep`](Hosting::sweep) the last two. Both take no hints and may run at any time: the start of Cofer, a start after
+//! SIGKILL, a registration and the everyday check are the same code.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofer_model::{HostedStatus, ProviderName, ServerId};
+use cofer_sandbox::{Provider, SandboxState, Sighting};
+use cofer_store::{HostedServer, StoreError};
+use cofer_supervisor::Supervised;
+use futures_util::StreamExt;
+
+use super::Hosting;
+use super::fleet::{Entry, Told};
+use super::planner::{Blueprint, OWNER_KIND, ServerPlanner};
+use super::record::{follow, memory_of};
+
+/// One for each engine: gVisor is a runtime of one of these two.
+const ENGINES: [ProviderName; 2] = [ProviderName::Docker, ProviderName::Podman];
+/// Ends are told by the engine; this finds what was not told.
+const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
+/// Between attempts to hear an engine that is away.
+const LISTEN_RETRY: Duration = Duration::from_secs(2);
+/// How often rows and sandboxes are compared though nobody said that anything changed.
+const SETTLE_EVERY: Duration = Duration::from_secs(60);
+
+impl Hosting {
+    /// Brings the fleet in line with the rows.
+    pub(super) async fn settle(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.settling.lock().await;
+        let rows = self.store.hosted_servers().await?;
+        let wanted: BTreeSet<ServerId> = rows.iter().map(|row| row.id).collect();
+        for row in &rows {
+            match self.fleet.get(row.id) {
+                Some(entry) => bring_up_to_date(&entry, row),
+                None => self.supervise(row),
+            }
+        }
+        for entry in self.fleet.all().iter().filter(|entry| !wanted.contains(&entry.planner.id)) {
+            self.let_go(entry);
+        }
+        Ok(())
+    }
+
+    /// Takes a server into the fleet.
+    fn supervise(&self, row: &HostedServer) {
+        let blueprint = Blueprint { config: row.config.clone(), placed: row.placed };
+        let planner = Arc::new(ServerPlanner::new(
+            self.office.clone(),
+            row.id,
+            row.project_id,
+            row.name.clone(),
+            blueprint,
+        ));
+        let history = self.history.clone();
+        let record = Arc::new(move |server, event| history.add(server, event));
+        let supervised = Supervised::start(
+            row.id,
+            row.name.clone(),
+            planner.clone(),
+            memory_of(row),
+            self.rules.clone(),
+            record,
+        );
+        let entry = Arc::new(Entry::new(row, planner, supervised));
+        entry.note_command(entry.supervised.want(row.wanted));
+        self.tasks.spawn(follow(self.store.clone(), entry.clone(), self.stop.clone()));
+        self.fleet.insert(entry);
+        self.anything_to_watch.notify_waiters();
+    }
+
+    /// Takes a server out of the fleet: it ends, and its sandbox goes. Its end is waited for when we stop.
+    pub(super) fn let_go(&self, entry: &Arc<Entry>) {
+        self.fleet.remove(entry.planner.id);
+        entry.supervised.remove();
+        let (mut truth, stop) = (entry.supervised.truth(), self.stop.clone());
+        self.tasks.spawn(async move {
+            // An error says that the driver ended, which is an end as well.
+            let _ = stop.run_until_cancelled(truth.wait_for(|truth| truth.gone)).await;
+        });
+    }
+
+    /// Destroys what nobody wants: sandboxes of servers that are gone, and of earlier attempts.
+    pub(super) async fn sweep(&self, provider: &dyn Provider) {
+        let Ok(sightings) = provider.list(&self.office.instance).await else { return };
+        for sighting in sightings.into_iter().filter(|sighting| sighting.owner.kind == OWNER_KIND) {
+            if self.is_wanted(&sighting) {
+                continue;
+            }
+            let (id, name) = (&sighting.id, &sighting.owner.name);
+            match provider.destroy(id).await {
+                Ok(()) => tracing::info!("destroyed sandbox {id} of server {name}: nobody wants it any more"),
+                Err(error) => tracing::warn!("sandbox {id} of server {name} could not be destroyed: {error}"),
+            }
+        }
+    }
+
+    fn is_wanted(&self, sighting: &Sighting) -> bool {
+        let Some(entry) = self.fleet.get(ServerId(sighting.owner.id)) else {
+            // It may have been registered a moment ago, and only its row be there yet; or be on its way out.
+            return false;
+        };
+        let truth = entry.supervised.truth().borrow().clone();
+        let is_current = truth.sandbox.as_ref().is_none_or(|current| *current == sighting.id);
+        is_current && sighting.owner.run >= truth.run && truth.status != HostedStatus::Stopped
+    }
+
+    /// Hears one engine: whoever ended is looked at. An engine that went away and came back may have lost what we had there.
+    async fn listen(self: Arc<Self>, engine: ProviderName) {
+        let provider = self.office.providers.get(engine);
+        self.sweep(&*provider).await;
+        loop {
+            self.wait_for_a_server().await;
+            if let Ok(mut ends) = provider.watch(&self.office.instance).await {
+                self.sweep(&*provider).await;
+                self.look_everywhere();
+                while let Some(ended) = ends.next().await {
+                    for entry in self.fleet.all() {
+                        if entry.supervised.truth().borrow().sandbox.as_ref() == Some(&ended) {
+                            entry.supervised.exited_hint();
+                        }
+                    }
+                }
+                self.look_everywhere();
+            }
+            tokio::time::sleep(LISTEN_RETRY).await;
+        }
+    }
+
+    fn look_everywhere(&self) {
+        self.fleet.all().iter().for_each(|entry| entry.supervised.exited_hint());
+    }
+
+    async fn wait_for_a_server(&self) {
+        loop {
+            let added = self.anything_to_watch.notified();
+            if !self.fleet.all().is_empty() {
+                return;
+            }
+            added.await;
+        }
+    }
+
+    /// One question to each engine that has something of ours, and a look at whoever does not run there any more.
+    async fn backstop(&self) {
+        for engine in ENGINES {
+            let there: Vec<_> = self.fleet.all().into_iter().filter(|entry| is_on(entry, engine)).collect();
+            if there.is_empty() {
+                continue;
+            }
+            let Ok(sightings) = self.office.providers.get(engine).list(&self.office.instance).await else {
+                continue;
+            };
+            let runs = |sighting: &&Sighting| matches!(sighting.state, SandboxState::Running { .. });
+            let running: BTreeSet<_> = sightings.iter().filter(runs).map(|sighting| &sighting.id).collect();
+            for entry in there {
+                let sandbox = entry.supervised.truth().borrow().sandbox.clone();
+                if sandbox.is_some_and(|sandbox| !running.contains(&sandbox)) {
+                    entry.supervised.exited_hint();
+                }
+            }
+        }
+    }
+
+    /// Everything that goes on as long as Cofer does.
+    pub(super) fn begin_watching(self: &Arc<Self>) {
+        for engine in ENGINES {
+            self.spawn_until_stop(self.clone().listen(engine));
+        }
+        let hosting = self.clone();
+        self.spawn_until_stop(async move {
+            loop {
+                hosting.wait_for_a_server().await;
+                tokio::time::sleep(BACKSTOP_EVERY).await;
+                hosting.backstop().await;
+            }
+        });
+        let hosting = self.clone();
+        self.spawn_until_stop(async move {
+            loop {
+                // Woken by a change whose row we did not write ourselves, or by the clock.
+                let _ = tokio::time::timeout(SETTLE_EVERY, hosting.changed.notified()).await;
+                if let Err(error) = hosting.settle().await {
+                    tracing::warn!("hosted servers could not be compared with the database: {error}");
+                }
+                for engine in ENGINES {
+                    hosting.sweep(&*hosting.office.providers.get(engine)).await;
+                }
+            }
+        });
+    }
+
+    fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            stop.run_until_cancelled(work).await;
+        });
+    }
+}
+
+fn is_on(entry: &Entry, engine: ProviderName) -> bool {
+    let truth = entry.supervised.truth();
+    let truth = truth.borrow();
+    // gVisor may be a runtime of either.
+    truth.sandbox.is_some()
+        && truth.provider.is_some_and(|provider| provider == engine || provider == ProviderName::Gvisor)
+}
+
+/// Tells the supervisor what is new in the row, and nothing else.
+fn bring_up_to_date(entry: &Entry, row: &HostedServer) {
+    entry.set_project(&row.project);
+    let told = entry.told();
+    if told.revision != row.revision {
+        entry.planner.set(Blueprint { config: row.config.clone(), placed: row.placed });
+        entry.note_command(entry.supervised.reconfigure());
+    }
+    if told.wanted != row.wanted {
+        entry.note_command(entry.supervised.want(row.wanted));
+    }
+    entry.set_told(Told { revision: row.revision, wanted: row.wanted });
+}

@@ -1,0 +1,144 @@
+//! Writes down what happens to hosted servers: their history, and what a later start of Cofer must know.
+//!
+//! Both follow what happened and hold nobody up. A database that is away is waited for; what happened meanwhile is kept, the
+//! history up to a bound.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofer_model::{HostedEvent, HostedEventKind, ProviderName, ServerId};
+use cofer_sandbox::SandboxId;
+use cofer_store::{HostedServer, Seen, Store};
+use cofer_supervisor::{Adoptable, Facts, Memory, Truth};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::fleet::{Entry, Fleet};
+use crate::http::error::chain;
+use crate::telemetry::metrics;
+
+/// Events that wait to be written. Past it the newest are dropped, and that is said.
+const EVENTS_WAITING_MAX: usize = 10_000;
+const BATCH_MAX: usize = 256;
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
+
+/// What a sandbox is found by after a SIGKILL, as it is kept.
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptSandbox {
+    id: String,
+    run: u64,
+    facts: Facts,
+}
+
+/// What is remembered of a server from an earlier life.
+pub(crate) fn memory_of(row: &HostedServer) -> Memory {
+    let kept = row.seen.sandbox.clone().and_then(|kept| serde_json::from_value::<KeptSandbox>(kept).ok());
+    Memory {
+        runs: row.seen.runs.unsigned_abs(),
+        restart_count: row.seen.restart_count.unsigned_abs(),
+        last_crash: row.seen.last_crash,
+        last_exit: row.seen.last_exit.clone(),
+        sandbox: kept.map(|kept| Adoptable { id: SandboxId(kept.id), run: kept.run, facts: kept.facts }),
+    }
+}
+
+fn seen_in(truth: &Truth) -> Seen {
+    let ready = truth.sandbox.as_ref().filter(|_| truth.is_settled_in());
+    let kept = ready.map(|id| KeptSandbox { id: id.0.clone(), run: truth.run, facts: truth.facts.clone() });
+    Seen {
+        status: truth.status,
+        runs: truth.run.cast_signed(),
+        restart_count: truth.restart_count.cast_signed(),
+        last_crash: truth.last_crash,
+        last_exit: truth.last_exit.clone(),
+        sandbox: kept.and_then(|kept| serde_json::to_value(kept).ok()),
+    }
+}
+
+/// Follows one server's truth into the database, until it is gone or we stop.
+pub(crate) async fn follow(store: Store, entry: Arc<Entry>, stop: CancellationToken) {
+    let mut truth = entry.supervised.truth();
+    let mut written: Option<(Option<ProviderName>, Seen)> = None;
+    loop {
+        let now = truth.borrow_and_update().clone();
+        if now.gone {
+            return;
+        }
+        let seen = (now.provider, seen_in(&now));
+        if written.as_ref() != Some(&seen) {
+            match store.note_hosted_seen(entry.planner.id, seen.0, &seen.1).await {
+                Ok(()) => written = Some(seen),
+                Err(error) => {
+                    tracing::warn!(
+                        "what was seen of server {} is kept for later: {}",
+                        entry.planner.name,
+                        chain(&error)
+                    );
+                    if stop.run_until_cancelled(tokio::time::sleep(DATABASE_RETRY)).await.is_none() {
+                        return;
+                    }
+                    continue;
+                }
+            }
+        }
+        match stop.run_until_cancelled(truth.changed()).await {
+            Some(Ok(())) => {}
+            Some(Err(_driver_gone)) | None => return,
+        }
+    }
+}
+
+/// Where events are handed in. Never waits.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    events: mpsc::Sender<(ServerId, HostedEvent)>,
+}
+
+impl History {
+    /// The way in, and the task that writes; it ends when every way in is gone.
+    pub(crate) fn open(store: Store) -> (Self, impl Future<Output = ()>) {
+        let (events, arriving) = mpsc::channel(EVENTS_WAITING_MAX);
+        (Self { events }, write_down(store, arriving))
+    }
+
+    pub(crate) fn add(&self, server: ServerId, event: HostedEvent) {
+        metrics::hosted_event(event.kind);
+        if self.events.try_send((server, event)).is_err() {
+            tracing::warn!("the history of server {server} has a gap: the database does not keep up");
+        }
+    }
+}
+
+async fn write_down(store: Store, mut arriving: mpsc::Receiver<(ServerId, HostedEvent)>) {
+    let mut batch = Vec::new();
+    while arriving.recv_many(&mut batch, BATCH_MAX).await > 0 {
+        while let Err(error) = store.add_hosted_events(&batch).await {
+            tracing::warn!("{} events of servers are kept for later: {}", batch.len(), chain(&error));
+            if arriving.is_closed() {
+                return;
+            }
+            tokio::time::sleep(DATABASE_RETRY).await;
+        }
+        batch.clear();
+    }
+}
+
+/// Writes down when servers were last called.
+pub(crate) async fn write_down_uses(store: &Store, fleet: &Fleet) {
+    let uses: BTreeMap<_, _> =
+        fleet.all().iter().filter_map(|entry| Some((entry.planner.id, entry.take_use()?))).collect();
+    if uses.is_empty() {
+        return;
+    }
+    if let Err(error) = store.note_hosted_uses(&uses).await {
+        tracing::debug!("uses of servers were not written down: {}", chain(&error));
+    }
+}
+
+/// The events that an operator wants to be warned of.
+pub(crate) fn is_a_warning(kind: HostedEventKind) -> bool {
+    use HostedEventKind::{CrashLoop, Crashed, DiskLimit, StartFailed, Unresponsive, Warning};
+    matches!(kind, Crashed | CrashLoop | DiskLimit | StartFailed | Unresponsive | Warning)
+}

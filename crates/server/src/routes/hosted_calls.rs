@@ -1,0 +1,141 @@
+//! `POST /api/v1/mcp/hosted/:id/call`: one call over the bridge. The hot path: what is only carried is not parsed.
+
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use cofer_mcp::{CallError, Reply, RpcError};
+use cofer_model::{Kind, Moment};
+use cofer_supervisor::CallRefused;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::hosted::{InProject, server};
+use crate::app::App;
+use crate::auth::Writer;
+use crate::hosting::Entry;
+use crate::http::ApiError;
+use crate::http::error::Envelope;
+use crate::http::extract::{Body, Path, Query};
+use crate::telemetry::metrics;
+
+const METHOD_CHARS_MAX: usize = 256;
+const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// Such as `tools/list`.
+    #[schema(min_length = 1, max_length = 256)]
+    method: String,
+    #[schema(value_type = Option<Object>)]
+    params: Option<Box<RawValue>>,
+    /// Waiting for others included; default the server's `call_timeout_ms`.
+    #[schema(minimum = 1, maximum = 86_400_000)]
+    timeout_ms: Option<u64>,
+}
+
+/// What the server answered.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct Outcome {
+    #[schema(value_type = Object)]
+    result: Option<Box<RawValue>>,
+    #[schema(value_type = Object)]
+    error: Option<RpcError>,
+}
+
+/// Calls a method of the server. When the caller leaves, the server is told.
+#[utoipa::path(post, path = "/{server}/call", tag = "hosted servers", security(("bearer" = ["admin:write"])),
+    params(("server" = String, Path, description = "Id or name"), InProject), request_body = Call,
+    responses((status = 200, body = Outcome, description = "The server's result"),
+        (status = 400, body = Outcome, description = "The server's own error -32700, -32600 or -32602"),
+        (status = 404, body = Outcome, description = "The server's own error -32601"),
+        (status = 502, body = Outcome, description = "Another error of the server's own"),
+        (status = "default", body = Envelope)))]
+pub async fn call(
+    State(app): State<App>,
+    Writer(caller): Writer,
+    Path(reference): Path<String>,
+    Query(which): Query<InProject>,
+    Body(call): Body<Call>,
+) -> Result<Response, ApiError> {
+    let entry = server(&app, &caller, which.project(), &reference).await?;
+    let timeout = check(&call, &entry)?;
+    entry.note_use(Moment::now());
+    let began = Instant::now();
+    let outcome = entry.supervised.call(&call.method, call.params, timeout).await;
+    metrics::hosted_call(outcome_name(&outcome), began.elapsed());
+    match outcome {
+        Ok(Reply::Result(result)) => Ok(Json(Outcome { result: Some(result), error: None }).into_response()),
+        Ok(Reply::Error(error)) => {
+            let status = status_of(&error);
+            Ok((status, Json(Outcome { result: None, error: Some(error) })).into_response())
+        }
+        Err(refused) => Err(refusal(&entry, &refused, timeout)),
+    }
+}
+
+fn check(call: &Call, entry: &Entry) -> Result<Duration, ApiError> {
+    if !(1..=METHOD_CHARS_MAX).contains(&call.method.len()) {
+        return Err(ApiError::invalid("method", format!("a method has 1 to {METHOD_CHARS_MAX} characters")));
+    }
+    let timeout_ms = call.timeout_ms.unwrap_or_else(|| entry.planner.blueprint().config.call_timeout_ms);
+    if !(1..=TIMEOUT_MS_MAX).contains(&timeout_ms) {
+        return Err(ApiError::invalid("timeout_ms", format!("a timeout is 1 to {TIMEOUT_MS_MAX} ms")));
+    }
+    Ok(Duration::from_millis(timeout_ms))
+}
+
+/// What JSON-RPC's codes are in HTTP.
+fn status_of(error: &RpcError) -> StatusCode {
+    match error.code {
+        -32700 | -32600 | -32602 => StatusCode::BAD_REQUEST,
+        -32601 => StatusCode::NOT_FOUND,
+        _ => StatusCode::BAD_GATEWAY,
+    }
+}
+
+fn refusal(entry: &Entry, refused: &CallRefused, timeout: Duration) -> ApiError {
+    let name = &entry.planner.name;
+    match refused {
+        CallRefused::NotReady { status, reason, retry_after } => {
+            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            ApiError::new(Kind::Unavailable, format!("server `{name}` is {status}{reason}"))
+                .with("status", status.as_str())
+                .retry_after(retry_after.as_secs().max(1))
+        }
+        CallRefused::NoBridge => ApiError::new(
+            Kind::Conflict,
+            format!("server `{name}` has no stdio bridge; it is called directly at its endpoint"),
+        ),
+        CallRefused::Pump(error) => {
+            let message = match error {
+                CallError::Timeout => format!(
+                    "server `{name}` did not answer within {} ms; it goes on running, and its late answer is dropped",
+                    timeout.as_millis()
+                ),
+                error => format!("server `{name}`: {error}"),
+            };
+            let api = ApiError::new(error.kind(), message);
+            let executed = matches!(
+                error,
+                CallError::MayHaveExecuted
+                    | CallError::Unreadable
+                    | CallError::TooLong { .. }
+                    | CallError::Timeout
+            );
+            if executed { api.with("may_have_executed", true) } else { api }
+        }
+    }
+}
+
+fn outcome_name(outcome: &Result<Reply, CallRefused>) -> &'static str {
+    match outcome {
+        Ok(Reply::Result(_)) => "result",
+        Ok(Reply::Error(_)) => "error",
+        Err(CallRefused::NotReady { .. } | CallRefused::NoBridge) => "refused",
+        Err(CallRefused::Pump(error)) => error.kind().code(),
+    }
+}

@@ -1,0 +1,90 @@
+//! `GET /api/v1/mcp/hosted/:id/logs`: what a server writes to stderr, now and as it comes.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use cofer_model::Reference;
+use cofer_supervisor::{LogLine, Supervised};
+use futures_util::stream::{self, Stream, StreamExt};
+use serde::Deserialize;
+
+use super::hosted::server;
+use crate::app::App;
+use crate::auth::Reader;
+use crate::http::ApiError;
+use crate::http::error::Envelope;
+use crate::http::extract::{Path, Query};
+
+const TAIL_DEFAULT: usize = 200;
+const TAIL_MAX: usize = 10_000;
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Which {
+    /// So many of the newest lines.
+    #[param(maximum = 10_000)]
+    tail: Option<usize>,
+    /// Stays, and sends each new line as a server-sent event.
+    #[serde(default)]
+    follow: bool,
+    /// Id or name.
+    #[param(value_type = Option<String>)]
+    project: Option<Reference>,
+}
+
+/// Its log: lines with times, oldest first.
+#[utoipa::path(get, path = "/{server}/logs", tag = "hosted servers", security(("bearer" = ["admin:read"])),
+    params(("server" = String, Path, description = "Id or name"), Which),
+    responses((status = 200, content((Vec<LogLineSchema> = "application/json"), (String = "text/event-stream"))),
+        (status = "default", body = Envelope)))]
+pub async fn logs(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Path(reference): Path<String>,
+    Query(which): Query<Which>,
+) -> Result<Response, ApiError> {
+    let entry = server(&app, &caller, which.project.as_ref(), &reference).await?;
+    let tail = which.tail.unwrap_or(TAIL_DEFAULT);
+    if tail > TAIL_MAX {
+        return Err(ApiError::invalid("tail", format!("at most {TAIL_MAX} lines are kept")));
+    }
+    if !which.follow {
+        return Ok(Json(entry.supervised.logs().tail(tail)).into_response());
+    }
+    let lines = follow(entry.supervised.clone(), tail).take_until(app.stopping.clone().cancelled_owned());
+    Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+/// The newest lines, then each as it comes, until the server is removed.
+fn follow(server: Supervised, tail: usize) -> impl Stream<Item = Result<Event, Infallible>> {
+    let (before, coming) = server.logs().tail_and_follow(tail);
+    let mut truth = server.truth();
+    let gone = async move {
+        // An error says that its driver ended.
+        let _ = truth.wait_for(|truth| truth.gone).await;
+    };
+    let lines = stream::iter(before).chain(coming.lines());
+    lines.take_until(Box::pin(gone)).map(|line| Ok(event(&line)))
+}
+
+fn event(line: &LogLine) -> Event {
+    // A line is text and times: it can always be written.
+    Event::default().json_data(line).unwrap_or_default()
+}
+
+/// As it reads in JSON.
+#[derive(Debug, utoipa::ToSchema)]
+#[schema(as = LogLine)]
+#[expect(dead_code, reason = "describes the answer in the API's document")]
+pub struct LogLineSchema {
+    at: cofer_model::Moment,
+    /// `stderr`, or `stdout` of a server without a bridge.
+    stream: String,
+    line: String,
+}
