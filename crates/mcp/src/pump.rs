@@ -213,7 +213,14 @@ impl Pump {
             ending.send_replace(Some(end));
         });
         let permits_max = (limits.queue_max + limits.in_flight_max).min(Semaphore::MAX_PERMITS);
-        Self { inbox, permits: Arc::new(Semaphore::new(permits_max)), permits_max, notifications, voice, ended }
+        Self {
+            inbox,
+            permits: Arc::new(Semaphore::new(permits_max)),
+            permits_max,
+            notifications,
+            voice,
+            ended,
+        }
     }
 
     /// Asks, and waits for the answer. Time in the waiting line counts. Who drops this gives up their place.
