@@ -30,9 +30,10 @@ struct Initialized {
     capabilities: Option<Value>,
 }
 
-/// Shakes hands. Any answer will do, an error too: it shows that the server is there.
+/// Shakes hands. Any answer will do, an error too: it shows that the server is there. Calls need not wait for it: a server that
+/// passes over what it does not know would be waited for in vain.
 pub async fn shake_hands(pump: &Pump, timeout: Duration) -> Result<Handshake, CallError> {
-    let reply = pump.call("initialize", Some(hello()), timeout).await?;
+    let reply = pump.call_aside("initialize", Some(hello()), timeout).await?;
     let Reply::Result(result) = reply else { return Ok(Handshake::default()) };
     pump.notify("notifications/initialized", None);
     let said = serde_json::from_str::<Initialized>(result.get()).ok();

@@ -9,9 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::spotter::IdSpotter;
 
-const READ_BYTES: usize = 64 << 10;
+/// Room for a read while little is said: there may be a thousand servers, most of them silent.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// Room for a read while a long line is coming in.
+const READ_BYTES_MAX: usize = 64 << 10;
 /// What is kept of the room for a line between two lines: one long answer does not hold memory for ever.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+const KEPT_BYTES_MAX: usize = READ_BYTES_MAX;
 
 #[derive(Debug)]
 pub(crate) struct Lines<R> {
@@ -47,7 +50,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES_MAX {
                 self.buffer = BytesMut::new();
             }
-            self.buffer.reserve(READ_BYTES);
+            // As much again as has come in already: a long line takes few reads, a short one little room.
+            self.buffer.reserve(self.buffer.len().clamp(READ_BYTES_MIN, READ_BYTES_MAX));
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Ok(None);
             }
@@ -127,7 +131,7 @@ mod tests {
         let long = [vec![b'x'; 4 << 20], b"\nshort\n".to_vec()].concat();
         let mut lines = Lines::new(long.as_slice(), 8 << 20);
         while lines.next().await.unwrap().is_some() {}
-        assert!(lines.buffer.capacity() <= KEPT_BYTES_MAX + READ_BYTES);
+        assert!(lines.buffer.capacity() <= KEPT_BYTES_MAX + READ_BYTES_MAX);
     }
 
     proptest! {

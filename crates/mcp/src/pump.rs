@@ -12,15 +12,19 @@
 //! ```
 //!
 //! The waiter travels with the call. When the router ends, for whatever reason, every waiter hears.
+//!
+//! Whoever looks after the server asks *aside*: its greeting and its pings take nobody's place in the line, and a server that never
+//! answers them is served calls all the same.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cofer_model::Kind;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 
 use crate::lines::{Line, Lines};
 use crate::message::{self, Incoming, Notification, Reply};
@@ -28,6 +32,8 @@ use crate::spotter::IdSpotter;
 
 /// Notifications kept for a subscriber that is slow; older ones are dropped for that subscriber alone.
 const NOTIFICATIONS_KEPT: usize = 256;
+/// Longer notifications are not published: with as many kept as above, subscribers would hold too much of a hostile server's text.
+const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// Answers to the server's questions that wait for the writer. A server that asks and does not read loses answers, nobody
 /// else does. What we say ourselves is bounded by the calls it is about.
 const ANSWERS_WAITING_MAX: usize = 256;
@@ -98,8 +104,44 @@ pub struct Pump {
     inbox: mpsc::UnboundedSender<Command>,
     /// What bounds the calls in it: who has no permit cannot send.
     permits: Arc<Semaphore>,
+    /// How many permits there are when nobody asks for anything.
+    permits_max: usize,
     notifications: broadcast::Sender<Arc<Notification>>,
+    voice: Arc<Voice>,
     ended: watch::Receiver<Option<Ended>>,
+}
+
+/// How much the server has said. Counting costs nothing that a caller would notice; only listeners pay for being told.
+#[derive(Debug, Default)]
+struct Voice {
+    lines: AtomicU64,
+    listeners: AtomicUsize,
+    spoke: Notify,
+}
+
+impl Voice {
+    fn heard_a_line(&self) {
+        self.lines.fetch_add(1, Ordering::SeqCst);
+        if self.listeners.load(Ordering::SeqCst) > 0 {
+            self.spoke.notify_waiters();
+        }
+    }
+}
+
+/// Counts as a listener while it lives.
+struct Listening<'a>(&'a Voice);
+
+impl<'a> Listening<'a> {
+    fn to(voice: &'a Voice) -> Self {
+        voice.listeners.fetch_add(1, Ordering::SeqCst);
+        Self(voice)
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.0.listeners.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 enum Command {
@@ -120,7 +162,8 @@ struct Call {
 struct Waiter {
     reply: oneshot::Sender<Result<Reply, CallError>>,
     may_be_cancelled: bool,
-    _permit: OwnedSemaphorePermit,
+    /// A place in the line; who asks aside has none.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pump {
@@ -130,9 +173,24 @@ impl Pump {
         stdout: impl AsyncRead + Send + Unpin + 'static,
         limits: Limits,
     ) -> Self {
+        Self::start_publishing(stdin, stdout, limits, Self::publisher())
+    }
+
+    /// For subscribers who outlive one life of a server: what each of its pumps is to publish to.
+    pub fn publisher() -> broadcast::Sender<Arc<Notification>> {
+        broadcast::channel(NOTIFICATIONS_KEPT).0
+    }
+
+    /// As [`Pump::start`], publishing what the server says by itself there.
+    pub fn start_publishing(
+        stdin: impl AsyncWrite + Send + Unpin + 'static,
+        stdout: impl AsyncRead + Send + Unpin + 'static,
+        limits: Limits,
+        notifications: broadcast::Sender<Arc<Notification>>,
+    ) -> Self {
         let (inbox, commands) = mpsc::unbounded_channel();
         let (to_writer, from_router) = mpsc::channel(1);
-        let (notifications, _) = broadcast::channel(NOTIFICATIONS_KEPT);
+        let voice = Arc::new(Voice::default());
         let (ending, ended) = watch::channel(None);
         let router = Router {
             lines: Lines::new(stdout, limits.message_bytes_max),
@@ -140,9 +198,12 @@ impl Pump {
             commands,
             to_writer,
             notifications: notifications.clone(),
+            voice: voice.clone(),
             line: VecDeque::new(),
             asides: VecDeque::new(),
+            asked_aside: VecDeque::new(),
             in_flight: HashMap::new(),
+            in_flight_aside: 0,
         };
         let writer = tokio::spawn(write(stdin, from_router));
         tokio::spawn(async move {
@@ -151,8 +212,15 @@ impl Pump {
             writer.abort();
             ending.send_replace(Some(end));
         });
-        let permits = Arc::new(Semaphore::new(limits.queue_max + limits.in_flight_max));
-        Self { inbox, permits, notifications, ended }
+        let permits_max = (limits.queue_max + limits.in_flight_max).min(Semaphore::MAX_PERMITS);
+        Self {
+            inbox,
+            permits: Arc::new(Semaphore::new(permits_max)),
+            permits_max,
+            notifications,
+            voice,
+            ended,
+        }
     }
 
     /// Asks, and waits for the answer. Time in the waiting line counts. Who drops this gives up their place.
@@ -163,16 +231,61 @@ impl Pump {
         timeout: Duration,
     ) -> Result<Reply, CallError> {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| CallError::QueueFull)?;
+        self.ask(method, params, timeout, Some(permit)).await
+    }
+
+    /// Asks beside the line: at once, whatever is in flight. For whoever looks after the server, one question at a time.
+    pub async fn call_aside(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+        timeout: Duration,
+    ) -> Result<Reply, CallError> {
+        self.ask(method, params, timeout, None).await
+    }
+
+    async fn ask(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+        timeout: Duration,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Reply, CallError> {
         let (reply, answer) = oneshot::channel();
         let leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox };
         // The protocol does not allow `initialize` to be cancelled.
-        let waiter = Waiter { reply, may_be_cancelled: method != "initialize", _permit: permit };
+        let waiter = Waiter { reply, may_be_cancelled: method != "initialize", permit };
         let call = Call { ticket: leaving.ticket, method: method.to_owned(), params, waiter };
         self.inbox.send(Command::Call(call)).map_err(|_| CallError::Gone)?;
         match tokio::time::timeout(timeout, answer).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_router_gone)) => Err(CallError::Gone),
             Err(_elapsed) => Err(CallError::Timeout),
+        }
+    }
+
+    /// Whether no call waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.permits.available_permits() == self.permits_max
+    }
+
+    /// How many lines the server has said so far.
+    pub fn lines_heard(&self) -> u64 {
+        self.voice.lines.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the server has said more lines than these.
+    pub async fn hears_more_than(&self, lines: u64) {
+        let _listening = Listening::to(&self.voice);
+        loop {
+            let spoke = self.voice.spoke.notified();
+            tokio::pin!(spoke);
+            // From here on no word is missed: whoever counts after this look also tells.
+            spoke.as_mut().enable();
+            if self.lines_heard() > lines {
+                return;
+            }
+            spoke.await;
         }
     }
 
@@ -204,9 +317,14 @@ impl Pump {
 }
 
 /// A number for each call, unique in this process: no two servers, and no two lives of one, ever share an id.
+///
+/// The first is drawn at random: a server that was taken over may still answer the calls of the process that had it before, and
+/// such an answer must find nobody. It stays below 2^53, because some servers read numbers as floating point.
 fn next_ticket() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+    use std::hash::{BuildHasher, RandomState};
+    use std::sync::LazyLock;
+    static NEXT: LazyLock<AtomicU64> =
+        LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one("ticket") >> 16));
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -242,11 +360,16 @@ struct Router<R> {
     commands: mpsc::UnboundedReceiver<Command>,
     to_writer: mpsc::Sender<Vec<u8>>,
     notifications: broadcast::Sender<Arc<Notification>>,
+    voice: Arc<Voice>,
     /// Who waits for their turn, first come first served.
     line: VecDeque<Call>,
     /// What else is to be written, before any call.
     asides: VecDeque<Vec<u8>>,
+    /// Who need not wait for a turn.
+    asked_aside: VecDeque<Call>,
     in_flight: HashMap<u64, Waiter>,
+    /// How many of those were asked aside.
+    in_flight_aside: usize,
 }
 
 /// Everything that may happen.
@@ -260,7 +383,8 @@ enum Cause {
 impl<R: AsyncRead + Unpin> Router<R> {
     async fn run(mut self) -> Ended {
         let end = loop {
-            let something_to_write = !self.asides.is_empty() || self.has_turn();
+            let something_to_write =
+                !self.asides.is_empty() || !self.asked_aside.is_empty() || self.has_turn();
             let cause = tokio::select! {
                 line = self.lines.next() => Cause::Line(line),
                 command = self.commands.recv() => Cause::Command(command),
@@ -270,7 +394,7 @@ impl<R: AsyncRead + Unpin> Router<R> {
             match cause {
                 Cause::Line(Ok(Some(line))) => self.take(line),
                 Cause::Line(Ok(None) | Err(_)) => break Ended::Stdout,
-                Cause::Command(Some(Command::Call(call))) => self.line.push_back(call),
+                Cause::Command(Some(Command::Call(call))) => self.queue(call),
                 Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
                 Cause::Command(Some(Command::Notify(line))) => self.asides.push_back(line),
                 Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
@@ -296,16 +420,24 @@ impl<R: AsyncRead + Unpin> Router<R> {
         let _ = tokio::time::timeout(LAST_ANSWERS_GRACE, read).await;
     }
 
+    fn queue(&mut self, call: Call) {
+        match call.waiter.permit {
+            Some(_) => self.line.push_back(call),
+            None => self.asked_aside.push_back(call),
+        }
+    }
+
     fn has_turn(&self) -> bool {
-        !self.line.is_empty() && self.in_flight.len() < self.limits.in_flight_max
+        !self.line.is_empty() && self.in_flight.len() - self.in_flight_aside < self.limits.in_flight_max
     }
 
     /// There is room for one line: the writer takes it at once.
     fn write_next(&mut self) {
         let line = match self.asides.pop_front() {
             Some(line) => line,
-            None => match self.line.pop_front() {
+            None => match self.asked_aside.pop_front().or_else(|| self.line.pop_front()) {
                 Some(call) => {
+                    self.in_flight_aside += usize::from(call.waiter.permit.is_none());
                     let line = message::request(call.ticket, &call.method, call.params.as_deref());
                     self.in_flight.insert(call.ticket, call.waiter);
                     line
@@ -318,6 +450,7 @@ impl<R: AsyncRead + Unpin> Router<R> {
     }
 
     fn take(&mut self, line: Line) {
+        self.voice.heard_a_line();
         let line = match line {
             Line::Whole(line) => line,
             Line::TooLong { id } => {
@@ -332,6 +465,10 @@ impl<R: AsyncRead + Unpin> Router<R> {
             }
             // It asks, and does not read what it gets.
             Incoming::Request { .. } => {}
+            Incoming::Notification { method, .. } if line.len() > NOTIFICATION_BYTES_MAX => {
+                let method: String = method.chars().take(64).collect();
+                tracing::debug!(bytes = line.len(), "a notification `{method}` was too long to be published");
+            }
             Incoming::Notification { method, params } => {
                 let params = params.map(ToOwned::to_owned);
                 // Nobody may be listening.
@@ -348,16 +485,25 @@ impl<R: AsyncRead + Unpin> Router<R> {
 
     /// An answer that nobody waits for any more finds nobody.
     fn answer(&mut self, id: Option<u64>, outcome: Result<Reply, CallError>) {
-        if let Some(waiter) = id.and_then(|id| self.in_flight.remove(&id)) {
+        if let Some(waiter) = id.and_then(|id| self.land(id)) {
             let _ = waiter.reply.send(outcome);
         }
     }
 
+    /// It is no longer in flight.
+    fn land(&mut self, ticket: u64) -> Option<Waiter> {
+        let waiter = self.in_flight.remove(&ticket)?;
+        self.in_flight_aside -= usize::from(waiter.permit.is_none());
+        Some(waiter)
+    }
+
     fn let_go(&mut self, ticket: u64) {
-        if let Some(waiter) = self.in_flight.remove(&ticket) {
+        if let Some(waiter) = self.land(ticket) {
             if waiter.may_be_cancelled {
                 self.asides.push_back(message::cancelled(ticket));
             }
+        } else if let Some(place) = self.asked_aside.iter().position(|call| call.ticket == ticket) {
+            self.asked_aside.remove(place);
         } else if let Some(place) = self.line.iter().position(|call| call.ticket == ticket) {
             self.line.remove(place);
         }
@@ -368,10 +514,10 @@ impl<R: AsyncRead + Unpin> Router<R> {
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Call(call) = command {
-                self.line.push_back(call);
+                self.queue(call);
             }
         }
-        for call in self.line.drain(..) {
+        for call in self.asked_aside.drain(..).chain(self.line.drain(..)) {
             let _ = call.waiter.reply.send(Err(CallError::Gone));
         }
         for (_, waiter) in self.in_flight.drain() {

@@ -63,8 +63,10 @@ pub struct Memory {
 }
 
 /// A sandbox that may be taken over, with what was learnt when it was greeted: it is not greeted twice.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Adoptable {
+    /// Whose it is: the plan may choose another provider today, and then this one is asked to destroy it.
+    pub provider: Arc<dyn Provider>,
     pub id: SandboxId,
     pub run: u64,
     pub facts: Facts,

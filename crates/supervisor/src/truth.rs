@@ -26,9 +26,11 @@ pub struct Truth {
     pub last_crash: Option<Moment>,
     pub last_exit: Option<LastExit>,
     pub crash_loop: CrashLoop,
+    /// When it is tried again by itself: after a crash, or after a start that failed.
+    pub next_try: Option<std::time::Instant>,
     pub endpoints: Vec<Endpoint>,
     pub facts: Facts,
-    /// The first start of this life failed for a reason that trying again does not help: why.
+    /// The last start failed for a reason that trying again does not help: why.
     pub start_failure: Option<StartFailure>,
     /// It was told to go, and nothing of it is left.
     pub gone: bool,

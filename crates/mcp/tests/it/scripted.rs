@@ -213,3 +213,67 @@ async fn letting_go_of_the_pump_ends_it_and_closes_the_servers_stdin() {
     let mut rest = String::new();
     assert_eq!(server.stdin.read_line(&mut rest).await.unwrap(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_aside_takes_nobodys_place_and_waits_for_no_turn() {
+    let (pump, mut server) = pump(Limits { queue_max: 0, ..Limits::default() });
+    let greeting = tokio::spawn({
+        let pump = pump.clone();
+        async move { shake_hands(&pump, 10 * SECOND).await.map(|_| ()) }
+    });
+    assert_eq!(server.hears().await["method"], "initialize");
+    assert!(pump.is_idle(), "a greeting is no call");
+    let call = asking(&pump, "work", SECOND);
+    let work = server.hears().await;
+    assert!(!pump.is_idle());
+    let ping = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.call_aside("ping", None, SECOND).await.map(|_| ()) }
+    });
+    let asked = server.hears().await;
+    assert_eq!((&work["method"], &asked["method"]), (&json!("work"), &json!("ping")));
+    server.answers(&asked, &json!({})).await;
+    server.answers(&work, &json!(1)).await;
+    ping.await.unwrap().unwrap();
+    call.await.unwrap().unwrap();
+    assert_eq!(greeting.await.unwrap(), Err(CallError::Timeout));
+    assert!(pump.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_listens_hears_that_the_server_spoke_whatever_it_said() {
+    let (pump, mut server) = pump(Limits::default());
+    assert_eq!(pump.lines_heard(), 0);
+    let listening = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.hears_more_than(0).await }
+    });
+    settle().await;
+    assert!(!listening.is_finished());
+    server.says("starting up").await;
+    listening.await.unwrap();
+    assert_eq!(pump.lines_heard(), 1);
+    pump.hears_more_than(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_begin_where_no_earlier_process_began_and_are_read_alike_by_everybody() {
+    let (pump, mut server) = pump(Limits::default());
+    let _call = asking(&pump, "ping", SECOND);
+    let id = server.hears().await["id"].as_u64().unwrap();
+    assert!(id > 1 << 20, "{id} may be the number of an earlier process's call");
+    assert!(id < 1 << 53, "{id} is not the same number for everybody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_of_unreasonable_length_is_not_kept_for_subscribers() {
+    let (pump, mut server) = pump(Limits::default());
+    let mut said = pump.notifications();
+    let long = json!({"method": "long", "params": {"text": "x".repeat(2 << 20)}}).to_string();
+    tokio::spawn(async move {
+        server.says(&long).await;
+        server.says(r#"{"method":"short"}"#).await;
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(said.recv().await.unwrap().method, "short");
+}
