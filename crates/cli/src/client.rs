@@ -29,7 +29,7 @@ const API: [&str; 2] = ["api", "v1"];
 
 /// Which server to talk to.
 #[derive(Debug, Args)]
-pub struct Server {
+pub struct Target {
     /// Address of the server [default: the one running on this machine]
     #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
     url: Option<String>,
@@ -67,7 +67,7 @@ struct EnvelopeError {
     trace_id: Option<String>,
 }
 
-impl Server {
+impl Target {
     pub fn client(&self) -> Result<Client, Failure> {
         match self.url.as_deref() {
             // An empty variable, as scripts like to leave them, says nothing.

@@ -195,11 +195,12 @@ pub struct LastExit {
 }
 
 /// One line of a server's history.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct HostedEvent {
     pub at: Moment,
     pub kind: HostedEventKind,
     pub message: String,
+    #[schema(value_type = Object)]
     pub details: serde_json::Value,
 }
 

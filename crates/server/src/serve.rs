@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::{Kind, Moment};
-use cofer_sandbox::Providers;
+use cofer_sandbox::{EngineSettings, Providers, Variable};
 use cofer_store::{OpenError, Store, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -87,10 +87,12 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
         None => admin::ensure(&store, &data_dir, now).await?,
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
-    let providers =
-        Arc::new(Providers::new(settings.docker_host.clone(), settings.podman_host.clone(), |name| {
-            std::env::var(name).ok()
-        }));
+    let engines = EngineSettings {
+        docker_host: settings.docker_host.clone(),
+        podman_host: settings.podman_host.clone(),
+    };
+    let variable: Variable = Arc::new(|name: &str| std::env::var(name).ok());
+    let providers = Arc::new(Providers::new(&engines, &variable));
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
     let app = App::new(settings, store.clone(), keyring, hosting.clone(), stop.clone(), telemetry, metrics);
     if let Some(token) = &given {

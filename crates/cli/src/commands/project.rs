@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::{object, remove_each};
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, table};
 
@@ -21,7 +21,7 @@ pub struct Project {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 #[derive(Debug, Subcommand)]

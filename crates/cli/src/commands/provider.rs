@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, table};
 
@@ -14,7 +14,7 @@ pub struct Provider {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
 use super::remove_each;
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, table};
 
@@ -25,7 +25,7 @@ pub struct Secret {
     #[arg(long, global = true, default_value = "default")]
     project: String,
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 #[derive(Debug, Subcommand)]

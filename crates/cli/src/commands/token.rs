@@ -7,7 +7,7 @@ use cofer_model::{Kind, Scope};
 use serde_json::{Value, json};
 
 use super::{object, remove_each};
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, table};
 
@@ -25,7 +25,7 @@ pub struct Token {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 #[derive(Debug, Subcommand)]

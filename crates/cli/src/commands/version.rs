@@ -4,14 +4,14 @@ use clap::Args;
 use cofer_model::Kind;
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::Format;
 
 #[derive(Debug, Args)]
 pub struct Version {
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 impl Version {

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::remove_each;
-use crate::client::Server;
+use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, size, table};
 
@@ -22,7 +22,7 @@ pub struct Volume {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    server: Server,
+    server: Target,
 }
 
 #[derive(Debug, Subcommand)]

@@ -13,6 +13,7 @@
 //! A change is written to its row first and then settled, so that whatever dies in between, the next start does the same. Reads
 //! and calls go to the fleet and ask no database.
 
+mod figures;
 mod fleet;
 mod images;
 mod planner;
@@ -26,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::{
-    HostedConfig, HostedEvent, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName, ProviderName,
-    Reference, ServerId, ServerName, Wanted,
+    HostedConfig, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName, ProviderName, Reference,
+    ServerId, ServerName, Wanted,
 };
 use cofer_sandbox::{Providers, Volume};
 use cofer_store::{NewHostedServer, RecordedEvent, Store, StoreError};
@@ -161,9 +162,9 @@ impl Hosting {
         self.settle().await?;
         let entry = self.fleet.get(id).ok_or_else(|| gone(&name))?;
         let truth = self.settled(&entry, Duration::MAX).await;
-        if let Some(failure) = truth.start_failure {
+        if truth.status == HostedStatus::Error {
             self.remove(&entry).await?;
-            return Err(ApiError::new(failure.kind, failure.message));
+            return Err(start_failure(truth));
         }
         tracing::info!(server.id = %id, "server {name} of project {} registered", project.name);
         Ok(entry)
@@ -200,7 +201,7 @@ impl Hosting {
     /// Wants it to run, and starts it also where it ended by itself and was left so.
     pub(crate) async fn start(&self, entry: &Entry) -> Result<Truth, ApiError> {
         self.want(entry, Wanted::Running).await?;
-        entry.note_command(entry.supervised.want(Wanted::Running));
+        entry.note_command(entry.supervised.start_now());
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }
 
@@ -275,10 +276,6 @@ impl Hosting {
         self.store.hosted_events(server, before, limit).await
     }
 
-    pub(crate) fn record(&self, server: ServerId, event: HostedEvent) {
-        self.history.add(server, event);
-    }
-
     /// The status objects of these, with what they use now.
     pub(crate) async fn statuses(&self, entries: Vec<Arc<Entry>>) -> Vec<ServerStatus> {
         let status = async |entry: Arc<Entry>| {
@@ -347,6 +344,14 @@ fn has_settled(truth: &Truth) -> bool {
         HostedStatus::Ready | HostedStatus::Unresponsive | HostedStatus::Stopped | HostedStatus::Error
     );
     at_rest || truth.gone || truth.restart_count > 0 || truth.crash_loop.next_restart_at.is_some()
+}
+
+/// Why it could not be started: for good, or because an engine is away.
+fn start_failure(truth: Truth) -> ApiError {
+    match truth.start_failure {
+        Some(failure) => ApiError::new(failure.kind, failure.message),
+        None => ApiError::new(Kind::Unavailable, truth.reason.unwrap_or_default()),
+    }
 }
 
 fn name_taken(name: &ServerName, project: &ProjectName) -> ApiError {

@@ -62,7 +62,7 @@ impl Hosting {
             row.id,
             row.name.clone(),
             planner.clone(),
-            memory_of(row),
+            memory_of(row, &self.office.providers),
             self.rules.clone(),
             record,
         );
@@ -77,8 +77,10 @@ impl Hosting {
     pub(super) fn let_go(&self, entry: &Arc<Entry>) {
         self.fleet.remove(entry.planner.id);
         entry.supervised.remove();
-        let (mut truth, stop) = (entry.supervised.truth(), self.stop.clone());
+        // Whoever holds the entry keeps its driver at work.
+        let (entry, stop) = (entry.clone(), self.stop.clone());
         self.tasks.spawn(async move {
+            let mut truth = entry.supervised.truth();
             // An error says that the driver ended, which is an end as well.
             let _ = stop.run_until_cancelled(truth.wait_for(|truth| truth.gone)).await;
         });

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofer_model::{HostedEvent, HostedEventKind, ProviderName, ServerId};
-use cofer_sandbox::SandboxId;
+use cofer_model::{HostedEvent, HostedStatus, ProviderName, ServerId};
+use cofer_sandbox::{Providers, SandboxId};
 use cofer_store::{HostedServer, Seen, Store};
 use cofer_supervisor::{Adoptable, Facts, Memory, Truth};
 use serde::{Deserialize, Serialize};
@@ -27,26 +27,34 @@ const DATABASE_RETRY: Duration = Duration::from_secs(1);
 /// What a sandbox is found by after a SIGKILL, as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
 struct KeptSandbox {
+    provider: ProviderName,
     id: String,
     run: u64,
     facts: Facts,
 }
 
 /// What is remembered of a server from an earlier life.
-pub(crate) fn memory_of(row: &HostedServer) -> Memory {
+pub(crate) fn memory_of(row: &HostedServer, providers: &Providers) -> Memory {
     let kept = row.seen.sandbox.clone().and_then(|kept| serde_json::from_value::<KeptSandbox>(kept).ok());
     Memory {
         runs: row.seen.runs.unsigned_abs(),
         restart_count: row.seen.restart_count.unsigned_abs(),
         last_crash: row.seen.last_crash,
         last_exit: row.seen.last_exit.clone(),
-        sandbox: kept.map(|kept| Adoptable { id: SandboxId(kept.id), run: kept.run, facts: kept.facts }),
+        sandbox: kept.map(|kept| Adoptable {
+            provider: providers.get(kept.provider),
+            id: SandboxId(kept.id),
+            run: kept.run,
+            facts: kept.facts,
+        }),
     }
 }
 
 fn seen_in(truth: &Truth) -> Seen {
-    let ready = truth.sandbox.as_ref().filter(|_| truth.is_settled_in());
-    let kept = ready.map(|id| KeptSandbox { id: id.0.clone(), run: truth.run, facts: truth.facts.clone() });
+    let greeted = matches!(truth.status, HostedStatus::Ready | HostedStatus::Unresponsive);
+    let kept = truth.sandbox.as_ref().zip(truth.provider).filter(|_| greeted).map(|(id, provider)| {
+        KeptSandbox { provider, id: id.0.clone(), run: truth.run, facts: truth.facts.clone() }
+    });
     Seen {
         status: truth.status,
         runs: truth.run.cast_signed(),
@@ -85,7 +93,7 @@ pub(crate) async fn follow(store: Store, entry: Arc<Entry>, stop: CancellationTo
         }
         match stop.run_until_cancelled(truth.changed()).await {
             Some(Ok(())) => {}
-            Some(Err(_driver_gone)) | None => return,
+            Some(Err(_)) | None => return,
         }
     }
 }
@@ -135,10 +143,4 @@ pub(crate) async fn write_down_uses(store: &Store, fleet: &Fleet) {
     if let Err(error) = store.note_hosted_uses(&uses).await {
         tracing::debug!("uses of servers were not written down: {}", chain(&error));
     }
-}
-
-/// The events that an operator wants to be warned of.
-pub(crate) fn is_a_warning(kind: HostedEventKind) -> bool {
-    use HostedEventKind::{CrashLoop, Crashed, DiskLimit, StartFailed, Unresponsive, Warning};
-    matches!(kind, Crashed | CrashLoop | DiskLimit | StartFailed | Unresponsive | Warning)
 }

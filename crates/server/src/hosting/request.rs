@@ -8,7 +8,7 @@ use cofer_model::{
     Cpu, HostedConfig, NetworkMode, PortMapping, ProviderName, Reference, ResourceLimits, RestartPolicy,
     ServerName, Size,
 };
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::http::ApiError;
 
@@ -99,7 +99,7 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     Option::deserialize(deserializer).map(Some)
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     cpu: Option<Cpu>,

@@ -72,7 +72,7 @@ pub struct EndpointStatus {
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 pub struct UsageStatus {
     /// 100 is one processor.
-    pub cpu_percent: Option<f64>,
+    pub cpu_percent: f64,
     pub memory_bytes: u64,
     pub memory_limit_bytes: u64,
     pub pids: u64,

@@ -8,6 +8,7 @@ use std::error::Error;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cofer_model::{Kind, Reference, Scope};
+use cofer_sandbox::{PickError, SandboxError};
 use cofer_store::{SecretsError, StoreError};
 use serde::Serialize;
 use serde_json::{Map, Value, json};

@@ -88,7 +88,7 @@ pub async fn metrics(State(app): State<App>, reader: Result<Reader, ApiError>) -
     if !app.settings.open_metrics {
         reader?;
     }
-    let page = metrics::render(&app.metrics);
+    let page = metrics::render(&app.metrics) + &app.hosting.figures().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

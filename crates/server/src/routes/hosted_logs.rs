@@ -7,10 +7,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use cofer_model::Reference;
+use cofer_model::{Moment, Reference};
+use cofer_sandbox::LogStream;
 use cofer_supervisor::{LogLine, Supervised};
 use futures_util::stream::{self, Stream, StreamExt};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::error::RecvError;
 
 use super::hosted::server;
 use crate::app::App;
@@ -41,7 +43,7 @@ pub struct Which {
 /// Its log: lines with times, oldest first.
 #[utoipa::path(get, path = "/{server}/logs", tag = "hosted servers", security(("bearer" = ["admin:read"])),
     params(("server" = String, Path, description = "Id or name"), Which),
-    responses((status = 200, content((Vec<LogLineSchema> = "application/json"), (String = "text/event-stream"))),
+    responses((status = 200, content((Vec<Line> = "application/json"), (String = "text/event-stream"))),
         (status = "default", body = Envelope)))]
 pub async fn logs(
     State(app): State<App>,
@@ -55,7 +57,8 @@ pub async fn logs(
         return Err(ApiError::invalid("tail", format!("at most {TAIL_MAX} lines are kept")));
     }
     if !which.follow {
-        return Ok(Json(entry.supervised.logs().tail(tail)).into_response());
+        let lines: Vec<_> = entry.supervised.logs().tail(tail).iter().map(|line| Line::of(line)).collect();
+        return Ok(Json(lines).into_response());
     }
     let lines = follow(entry.supervised.clone(), tail).take_until(app.stopping.clone().cancelled_owned());
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
@@ -63,28 +66,46 @@ pub async fn logs(
 
 /// The newest lines, then each as it comes, until the server is removed.
 fn follow(server: Supervised, tail: usize) -> impl Stream<Item = Result<Event, Infallible>> {
-    let (before, coming) = server.logs().tail_and_follow(tail);
+    let (before, coming) = server.logs().follow(tail);
     let mut truth = server.truth();
     let gone = async move {
         // An error says that its driver ended.
         let _ = truth.wait_for(|truth| truth.gone).await;
     };
-    let lines = stream::iter(before).chain(coming.lines());
-    lines.take_until(Box::pin(gone)).map(|line| Ok(event(&line)))
+    // Whoever does not keep up is told that lines were left out.
+    let coming = stream::unfold(coming, async |mut coming| match coming.recv().await {
+        Ok(line) => Some((event(&line), coming)),
+        Err(RecvError::Lagged(lines)) => {
+            Some((Event::default().comment(format!("{lines} lines left out")), coming))
+        }
+        Err(RecvError::Closed) => None,
+    });
+    let before = stream::iter(before).map(|line| event(&line));
+    before.chain(coming).take_until(Box::pin(gone)).map(Ok)
 }
 
 fn event(line: &LogLine) -> Event {
     // A line is text and times: it can always be written.
-    Event::default().json_data(line).unwrap_or_default()
+    Event::default().json_data(Line::of(line)).unwrap_or_default()
 }
 
-/// As it reads in JSON.
-#[derive(Debug, utoipa::ToSchema)]
+/// A line as it is sent.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = LogLine)]
-#[expect(dead_code, reason = "describes the answer in the API's document")]
-pub struct LogLineSchema {
-    at: cofer_model::Moment,
+pub struct Line {
+    at: Moment,
     /// `stderr`, or `stdout` of a server without a bridge.
-    stream: String,
+    #[schema(value_type = String)]
+    stream: &'static str,
     line: String,
+}
+
+impl Line {
+    fn of(line: &LogLine) -> Self {
+        let stream = match line.stream {
+            LogStream::Stdout => "stdout",
+            LogStream::Stderr => "stderr",
+        };
+        Self { at: line.at, stream, line: line.line.clone() }
+    }
 }

@@ -17,9 +17,9 @@ use crate::http::extract::Path;
 pub struct ProviderStatus {
     name: ProviderName,
     available: bool,
-    /// Why not; or what it is.
-    reason: String,
-    isolation: Isolation,
+    /// Why not.
+    reason: Option<String>,
+    isolation: Option<Isolation>,
     #[schema(value_type = Option<Object>)]
     capabilities: Option<Capabilities>,
 }
@@ -27,14 +27,14 @@ pub struct ProviderStatus {
 /// Each way to run a sandbox: whether it can be used here, and what it can do.
 #[utoipa::path(get, path = "/api/v1/providers", tag = "hosted servers", security(("bearer" = ["admin:read"])),
     responses((status = 200, body = [ProviderStatus]), (status = "default", body = Envelope)))]
-pub async fn list(State(app): State<App>, Reader(_): Reader) -> Json<Vec<ProviderStatus>> {
+pub async fn list(State(app): State<App>, Reader(_caller): Reader) -> Json<Vec<ProviderStatus>> {
     let report = app.hosting.providers().report().await;
     let status = |report: cofer_sandbox::ProviderReport| ProviderStatus {
         name: report.name,
-        available: report.available,
-        reason: report.reason,
-        isolation: report.isolation,
-        capabilities: report.capabilities,
+        available: report.is_available(),
+        reason: report.reason(),
+        isolation: report.isolation(),
+        capabilities: report.outcome.ok(),
     };
     Json(report.into_iter().map(status).collect())
 }

@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::remove_each;
-use crate::client::{Client, Patience, Server as Target};
+use crate::client::{Client, Patience, Target};
 use crate::exit::Failure;
 use crate::output::{Format, harmless, print_line, table, with_progress};
 

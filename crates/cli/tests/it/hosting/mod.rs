@@ -113,6 +113,11 @@ impl Host {
         answer.json()["result"]["content"][0]["text"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// The structured facts that a tool answers with.
+    pub(crate) async fn facts(&self, name: &str, tool: &str, arguments: Value) -> Value {
+        serde_json::from_str(&self.tool(name, tool, arguments).await).unwrap()
+    }
+
     /// Calls a tool whose fate is not of interest, without waiting.
     pub(crate) fn begin(&self, name: &str, tool: &str, arguments: &Value) -> tokio::task::JoinHandle<u16> {
         let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});

@@ -70,7 +70,7 @@ async fn register_with_environment_variables(host: Host) {
         .hosted("env", MISBEHAVING, json!({"environment": environment, "cmd": ["--stderr-line", "up"]}))
         .await;
     assert_eq!(status["environment"], json!(["API_KEY", "DB_URL"]));
-    let seen: Value = serde_json::from_str(&host.tool("env", "env", json!({})).await).unwrap();
+    let seen = &host.facts("env", "env", json!({})).await["env"];
     assert_eq!(
         (&seen["API_KEY"], &seen["DB_URL"]),
         (&json!("plain"), &json!("postgres://u:hunter2hunter2@db/x"))
@@ -252,7 +252,7 @@ async fn persistent_volume_mount(host: Host) {
     host.hosted("keeper", MISBEHAVING, asked.clone()).await;
     host.tool("keeper", "write_file", json!({"path": "/data/note", "text": "kept"})).await;
     host.post("keeper", "restart").await;
-    assert_eq!(host.tool("keeper", "read_file", json!({"path": "/data/note"})).await, "kept");
+    assert_eq!(host.facts("keeper", "read_file", json!({"path": "/data/note"})).await["text"], "kept");
     let answer = host.app.delete(&format!("{SERVERS}/keeper")).await;
     assert_eq!(answer.status, 204, "{answer:?}");
     let volumes = host.app.get("/api/v1/mcp/volumes").await.json();
@@ -263,7 +263,7 @@ async fn persistent_volume_mount(host: Host) {
     );
     assert!(volume["name"].as_str().unwrap().starts_with("cofer-keeper-data-"), "{volume:#}");
     host.hosted("keeper", MISBEHAVING, asked).await;
-    assert_eq!(host.tool("keeper", "read_file", json!({"path": "/data/note"})).await, "kept");
+    assert_eq!(host.facts("keeper", "read_file", json!({"path": "/data/note"})).await["text"], "kept");
     let name = volume["name"].as_str().unwrap();
     let refused = host.app.delete(&format!("/api/v1/mcp/volumes/{name}")).await;
     assert_eq!(refused.refusal(), "409 conflict");
@@ -277,7 +277,8 @@ async fn data_survives_server_restart(host: Host) {
     host.tool("survivor", "write_file", json!({"path": "/data/note", "text": "before the crash"})).await;
     host.begin("survivor", "crash", &json!({"exit_code": 1})).await.unwrap();
     host.until("survivor", "restarted", |s| s["status"] == "ready" && s["restart_count"] == 1).await;
-    assert_eq!(host.tool("survivor", "read_file", json!({"path": "/data/note"})).await, "before the crash");
+    let note = host.facts("survivor", "read_file", json!({"path": "/data/note"})).await;
+    assert_eq!(note["text"], "before the crash");
     host.remove("survivor").await;
     host.stop().await;
 }
