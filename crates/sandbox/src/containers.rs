@@ -1,0 +1,556 @@
+//! Sandboxes as containers of an engine: Docker, Podman, and gVisor, which is a runtime of either.
+//!
+//! One provider serves all three; they differ in which engine is looked for and which runtime is asked for. The parts are next
+//! door: `launch` shapes a container, `streams` carries its bytes, `sightings` reads it back, `disk` watches its limit, `exits` knows
+//! why it ended.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, EventsOptionsBuilder, KillContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, StartContainerOptions, WaitContainerOptionsBuilder,
+};
+use cofer_model::{Isolation, NetworkMode, ProviderName};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::connection::{
+    ANSWER_MAX, Connection, DEED_MAX, EngineError, EngineSettings, Measure, Need, Open, Variable,
+};
+use crate::engine::EngineKind;
+use crate::exits::Exits;
+use crate::launch::{self, Latitude};
+use crate::sightings::{self, Seen};
+use crate::streams::{self, AttachError, Target, Wanted};
+use crate::{
+    Capabilities, DiskLimit, ImageRecipe, Launched, LogSink, ProgressSink, Provider, SandboxError, SandboxId,
+    SandboxSpec, SandboxState, Sighting, Stdio, Streams, Usage, Volume, images, usage, volumes,
+};
+
+/// How many containers are inspected at a time when all are listed.
+const LOOKS_AT_ONCE: usize = 8;
+/// News from before the question is asked for as well, because some may happen while it is on its way.
+const NEWS_OVERLAP: Duration = Duration::from_secs(2);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// A provider over an engine. Clones are the same provider.
+#[derive(Clone)]
+pub struct EngineProvider {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: ProviderName,
+    connection: Connection,
+    /// What the engine was found not to take is not tried again.
+    latitude: Mutex<Latitude>,
+    /// Those who carry the output of sandboxes without streams to their log.
+    drains: Mutex<HashMap<SandboxId, AbortOnDropHandle<()>>>,
+    exits: Exits,
+}
+
+impl fmt::Debug for EngineProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineProvider").field("connection", &self.shared.connection).finish_non_exhaustive()
+    }
+}
+
+impl EngineProvider {
+    pub fn docker(settings: EngineSettings, variable: Variable) -> Self {
+        Self::new(ProviderName::Docker, Need::Any(EngineKind::Docker), settings, variable)
+    }
+
+    pub fn podman(settings: EngineSettings, variable: Variable) -> Self {
+        Self::new(ProviderName::Podman, Need::Any(EngineKind::Podman), settings, variable)
+    }
+
+    /// Docker with a gVisor runtime, else a Podman that runs gVisor by default.
+    pub fn gvisor(settings: EngineSettings, variable: Variable) -> Self {
+        Self::new(ProviderName::Gvisor, Need::Gvisor, settings, variable)
+    }
+
+    fn new(name: ProviderName, need: Need, settings: EngineSettings, variable: Variable) -> Self {
+        let shared = Shared {
+            name,
+            connection: Connection::new(name, need, settings, variable),
+            latitude: Mutex::new(Latitude { quota: true, file_size_limit: true }),
+            drains: Mutex::default(),
+            exits: Exits::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The runtime to ask for. Podman is given its own from outside.
+    fn runtime<'a>(&self, open: &'a Open) -> Option<&'a str> {
+        let asks = self.shared.name == ProviderName::Gvisor && open.engine.kind == EngineKind::Docker;
+        open.engine.gvisor_runtime().filter(|_| asks)
+    }
+
+    fn latitude(&self) -> Latitude {
+        *self.shared.latitude.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn open(&self) -> Result<Open, SandboxError> {
+        self.shared.connection.open().await
+    }
+}
+
+// --- Making ---------------------------------------------------------------------------------------------------------------
+
+impl EngineProvider {
+    /// What no engine can do.
+    fn refuse_the_impossible(open: &Open, spec: &SandboxSpec) -> Result<(), SandboxError> {
+        if !spec.ports.is_empty() && spec.network != NetworkMode::Egress {
+            return Err(open.unsupported(format!(
+                "{} publishes no ports of a sandbox whose network is `{}`; `egress` does",
+                open.engine.kind, spec.network
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes, attaches and starts; what is made is written into `unfinished` as soon as it is.
+    async fn bring_up(
+        &self,
+        spec: &SandboxSpec,
+        logs: LogSink,
+        unfinished: &mut Unfinished,
+    ) -> Result<Launched, SandboxError> {
+        let open = unfinished.open.clone();
+        let made = volumes::make(&open, &spec.volumes).await;
+        let (made, outcome) = made.map_or_else(|(made, error)| (made, Err(error)), |made| (made, Ok(())));
+        unfinished.volumes = made;
+        outcome?;
+        let attached = loop {
+            let latitude = self.latitude();
+            match self.make_and_start(&open, spec, latitude, unfinished).await {
+                Ok(attached) => break attached,
+                Err(error) if self.learn(latitude, &error) => unfinished.remove_container().await,
+                Err(error) => return Err(error),
+            }
+        };
+        let id = unfinished.id.clone().ok_or_else(|| open.refused("it gave the sandbox no name"))?;
+        let seen = self.inspect(&open, &id).await?.ok_or_else(|| SandboxError::Gone { id: id.clone() })?;
+        let streams = match spec.stdio {
+            Stdio::Bridged => Some(attached.bridged(logs)),
+            Stdio::LogOnly => {
+                self.drain(&id, attached, logs);
+                None
+            }
+        };
+        Ok(Launched {
+            id,
+            streams,
+            endpoints: seen.sighting.endpoints,
+            warnings: launch::warnings(&open.engine),
+        })
+    }
+
+    /// Whether a refusal was about something that can be done without.
+    fn learn(&self, tried: Latitude, error: &SandboxError) -> bool {
+        let SandboxError::Refused { reason, .. } = error else { return false };
+        let about_quota = tried.quota && (reason.contains("storage-opt") || reason.contains("quota"));
+        let about_files = tried.file_size_limit && reason.contains("rlimit");
+        let mut latitude = self.shared.latitude.lock().unwrap_or_else(PoisonError::into_inner);
+        latitude.quota &= !about_quota;
+        latitude.file_size_limit &= !about_files;
+        about_quota || about_files
+    }
+
+    async fn make_and_start(
+        &self,
+        open: &Open,
+        spec: &SandboxSpec,
+        latitude: Latitude,
+        unfinished: &mut Unfinished,
+    ) -> Result<streams::Attached, SandboxError> {
+        let id = self.make(open, spec, latitude).await?;
+        unfinished.id = Some(id.clone());
+        let wanted = match spec.stdio {
+            Stdio::Bridged => Wanted::All,
+            Stdio::LogOnly => Wanted::OutputOnly,
+        };
+        let attached = self.take_streams(open, &id, wanted).await?;
+        let start = open.client.start_container(&id.0, None::<StartContainerOptions>);
+        open.within(DEED_MAX, start).await.map_err(|error| open.failed(error))?;
+        Ok(attached)
+    }
+
+    /// Makes the container, after whatever this owner still has was taken away.
+    async fn make(
+        &self,
+        open: &Open,
+        spec: &SandboxSpec,
+        latitude: Latitude,
+    ) -> Result<SandboxId, SandboxError> {
+        let name = launch::container_name(&spec.owner);
+        let labels = sightings::labels(spec, self.shared.name);
+        let body = launch::create_body(spec, &open.engine, self.runtime(open), labels, latitude);
+        let mut earlier_was_destroyed = false;
+        loop {
+            let options = CreateContainerOptionsBuilder::new().name(&name).build();
+            match open.within(DEED_MAX, open.client.create_container(Some(options), body.clone())).await {
+                Ok(created) => return Ok(SandboxId(created.id)),
+                Err(error) if error.is_not_found() => {
+                    return Err(SandboxError::ImageMissing {
+                        image: spec.image.clone(),
+                        reason: error.message().to_owned(),
+                    });
+                }
+                Err(error) if is_name_taken(&error) && !earlier_was_destroyed => {
+                    self.destroy_earlier(open, &name, spec).await?;
+                    earlier_was_destroyed = true;
+                }
+                Err(error) => return Err(open.failed(error)),
+            }
+        }
+    }
+
+    /// The name is taken: by an earlier run of the same owner, or by somebody else's container, which is left alone.
+    async fn destroy_earlier(&self, open: &Open, name: &str, spec: &SandboxSpec) -> Result<(), SandboxError> {
+        match self.inspect(open, &SandboxId(name.to_owned())).await? {
+            Some(Seen { sighting: Sighting { id, owner, .. }, .. })
+                if owner.id == spec.owner.id && owner.instance == spec.owner.instance =>
+            {
+                self.destroy(&id).await
+            }
+            Some(_) => {
+                Err(open.refused(format!("a container named `{name}` is there and belongs to somebody else")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn take_streams(
+        &self,
+        open: &Open,
+        id: &SandboxId,
+        wanted: Wanted,
+    ) -> Result<streams::Attached, SandboxError> {
+        let target =
+            Target { endpoint: &open.engine.endpoint, version: open.client.client_version(), id, wanted };
+        streams::attach(target).await.map_err(|error| match error {
+            AttachError::Refused { status: 404, .. } => SandboxError::Gone { id: id.clone() },
+            AttachError::Refused { .. } => open.refused(error.to_string()),
+            AttachError::TooLate | AttachError::Connection(_) => open.failed(EngineError::silent(&error)),
+        })
+    }
+
+    /// Carries output to the log until the sandbox ends.
+    fn drain(&self, id: &SandboxId, attached: streams::Attached, logs: LogSink) {
+        let task = tokio::spawn(attached.drain_into(logs));
+        let mut drains = self.shared.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        drains.retain(|_, drain| !drain.is_finished());
+        drains.insert(id.clone(), AbortOnDropHandle::new(task));
+    }
+}
+
+/// Docker says it by the status; Podman, of this version, by the words alone.
+fn is_name_taken(error: &EngineError) -> bool {
+    error.is_conflict() || error.message().contains("is already in use")
+}
+
+/// What a launch has made so far. Dropped before the launch is done, it takes that away.
+struct Unfinished {
+    provider: EngineProvider,
+    open: Open,
+    id: Option<SandboxId>,
+    volumes: Vec<String>,
+}
+
+impl Unfinished {
+    async fn undo(mut self) {
+        self.remove_container().await;
+        for volume in std::mem::take(&mut self.volumes) {
+            // One that cannot be removed is found again among the volumes.
+            let _ = volumes::remove(&self.open, &volume).await;
+        }
+    }
+
+    async fn remove_container(&mut self) {
+        if let Some(id) = self.id.take()
+            && let Err(error) = self.provider.destroy(&id).await
+        {
+            tracing::warn!(sandbox = %id, "sandbox {id}, whose launch failed, could not be removed: {error}");
+        }
+    }
+
+    fn finish(mut self) {
+        self.id = None;
+        self.volumes.clear();
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.id.is_none() && self.volumes.is_empty() {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let rest = Self {
+                provider: self.provider.clone(),
+                open: self.open.clone(),
+                id: self.id.take(),
+                volumes: std::mem::take(&mut self.volumes),
+            };
+            runtime.spawn(rest.undo());
+        }
+    }
+}
+
+// --- Looking ---------------------------------------------------------------------------------------------------------------
+
+impl EngineProvider {
+    /// What the engine knows of it, with what we know of its end. `None` for one that is gone or none of ours.
+    async fn inspect(&self, open: &Open, id: &SandboxId) -> Result<Option<Seen>, SandboxError> {
+        match open.inspect(&id.0, Measure::Nothing).await {
+            Ok(inspected) => {
+                let mut seen = sightings::read(inspected);
+                if let Some(seen) = &mut seen {
+                    self.shared.exits.explain(seen).await;
+                }
+                Ok(seen)
+            }
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(open.failed(error)),
+        }
+    }
+
+    fn filters(&self, instance: &str) -> Vec<String> {
+        vec![
+            format!("{}={instance}", sightings::INSTANCE),
+            format!("{}={}", sightings::PROVIDER, self.shared.name),
+        ]
+    }
+
+    async fn ids(&self, open: &Open, instance: &str) -> Result<Vec<SandboxId>, SandboxError> {
+        let containers =
+            open.containers(&self.filters(instance)).await.map_err(|error| open.failed(error))?;
+        Ok(containers.into_iter().map(|container| SandboxId(container.id)).collect())
+    }
+}
+
+// --- Ending ----------------------------------------------------------------------------------------------------------------
+
+impl EngineProvider {
+    /// One that has ended, or is gone, is fine.
+    async fn signal(&self, open: &Open, id: &SandboxId, signal: &str) -> Result<(), SandboxError> {
+        let options = KillContainerOptionsBuilder::new().signal(signal).build();
+        match open.within(DEED_MAX, open.client.kill_container(&id.0, Some(options))).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) => match self.inspect(open, id).await? {
+                Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {
+                    Err(open.failed(error))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Returns when it has ended.
+    async fn ended(&self, open: &Open, id: &SandboxId) -> Result<(), SandboxError> {
+        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
+        let _whatever_it_says = open.client.wait_container(&id.0, Some(options)).next().await;
+        // Podman answers before its own books are right.
+        loop {
+            match self.inspect(open, id).await? {
+                Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {}
+                _ => return Ok(()),
+            }
+            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+        }
+    }
+
+    /// Ends it at once. A frozen one is thawed first: gVisor cannot die frozen.
+    async fn kill(&self, open: &Open, seen: &Seen) -> Result<(), SandboxError> {
+        let id = &seen.sighting.id;
+        if !matches!(seen.sighting.state, SandboxState::Running { .. }) {
+            return Ok(());
+        }
+        if seen.paused {
+            let _ = open.within(DEED_MAX, open.client.unpause_container(&id.0)).await;
+        }
+        self.signal(open, id, "SIGKILL").await?;
+        let ended = tokio::time::timeout(DEED_MAX, self.ended(open, id)).await;
+        ended.unwrap_or_else(|_| Err(open.refused(format!("sandbox {id} was killed and does not end"))))
+    }
+
+    /// Removes what has ended; waits for somebody else who does the same.
+    async fn remove(&self, open: &Open, id: &SandboxId) -> Result<(), SandboxError> {
+        let removal = async {
+            loop {
+                // `v` removes what the image itself declares as volumes, which have no name and no other user.
+                let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+                match open.within(DEED_MAX, open.client.remove_container(&id.0, Some(options))).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) if error.is_not_found() => return Ok(()),
+                    Err(error) if error.is_conflict() => tokio::time::sleep(LOOK_AGAIN_AFTER).await,
+                    Err(error) => return Err(open.failed(error)),
+                }
+            }
+        };
+        let removed = tokio::time::timeout(DEED_MAX, removal).await;
+        removed.unwrap_or_else(|_| Err(open.refused(format!("sandbox {id} could not be removed"))))
+    }
+}
+
+#[async_trait]
+impl Provider for EngineProvider {
+    fn name(&self) -> ProviderName {
+        self.shared.name
+    }
+
+    async fn examine(&self) -> Result<Capabilities, SandboxError> {
+        let open = self.shared.connection.examine().await?;
+        let engine = &open.engine;
+        let under_gvisor = self.runtime(&open).is_some() || engine.is_gvisor_by_default();
+        Ok(Capabilities {
+            description: format!("{} {} at {}", engine.kind, engine.version, engine.endpoint),
+            isolation: if under_gvisor { Isolation::Gvisor } else { Isolation::Container },
+            memory_limit: engine.enforces.memory,
+            cpu_limit: engine.enforces.cpu,
+            pids_limit: engine.enforces.pids,
+            disk_limit: DiskLimit::Watched,
+            volumes: true,
+            ports: true,
+            networks: NetworkMode::ALL.to_vec(),
+            // Podman closes a sandbox's stdin when whoever was attached goes away.
+            reattach: engine.kind == EngineKind::Docker,
+            pull: true,
+            build: true,
+        })
+    }
+
+    async fn fetch_image(&self, image: &str, progress: ProgressSink) -> Result<(), SandboxError> {
+        images::fetch(&self.open().await?, image, &progress).await
+    }
+
+    async fn build_image(&self, recipe: &ImageRecipe, progress: ProgressSink) -> Result<(), SandboxError> {
+        images::build(&self.open().await?, recipe, &progress).await
+    }
+
+    async fn launch(&self, spec: &SandboxSpec, logs: LogSink) -> Result<Launched, SandboxError> {
+        let open = self.open().await?;
+        Self::refuse_the_impossible(&open, spec)?;
+        let mut unfinished = Unfinished { provider: self.clone(), open, id: None, volumes: Vec::new() };
+        match self.bring_up(spec, logs, &mut unfinished).await {
+            Ok(launched) => {
+                unfinished.finish();
+                Ok(launched)
+            }
+            Err(error) => {
+                unfinished.undo().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn attach(&self, id: &SandboxId, logs: LogSink) -> Result<Streams, SandboxError> {
+        let open = self.open().await?;
+        let seen = self.inspect(&open, id).await?.ok_or_else(|| SandboxError::Gone { id: id.clone() })?;
+        // Podman would start one that has ended anew.
+        if !matches!(seen.sighting.state, SandboxState::Running { .. }) {
+            return Err(SandboxError::Gone { id: id.clone() });
+        }
+        match seen.stdio {
+            Stdio::Bridged if open.engine.kind == EngineKind::Podman => {
+                Err(open.unsupported("Podman closes the stdin of a sandbox with the first connection to it"))
+            }
+            Stdio::Bridged => Ok(self.take_streams(&open, id, Wanted::All).await?.bridged(logs)),
+            Stdio::LogOnly => {
+                let attached = self.take_streams(&open, id, Wanted::OutputOnly).await?;
+                self.drain(id, attached, logs);
+                Ok(Streams { stdin: Box::new(tokio::io::sink()), stdout: Box::new(tokio::io::empty()) })
+            }
+        }
+    }
+
+    async fn look(&self, id: &SandboxId) -> Result<Option<Sighting>, SandboxError> {
+        Ok(self.inspect(&self.open().await?, id).await?.map(|seen| seen.sighting))
+    }
+
+    async fn list(&self, instance: &str) -> Result<Vec<Sighting>, SandboxError> {
+        let open = self.open().await?;
+        let ids = self.ids(&open, instance).await?;
+        let looks = stream::iter(ids).map(|id| {
+            let open = &open;
+            async move { self.inspect(open, &id).await }
+        });
+        let seen: Vec<Option<Seen>> = looks.buffer_unordered(LOOKS_AT_ONCE).try_collect().await?;
+        Ok(seen.into_iter().flatten().map(|seen| seen.sighting).collect())
+    }
+
+    async fn watch(&self, instance: &str) -> Result<BoxStream<'static, SandboxId>, SandboxError> {
+        let open = self.open().await?;
+        open.within(ANSWER_MAX, open.client.ping()).await.map_err(|error| open.failed(error))?;
+        let filters = HashMap::from([
+            ("type", vec!["container".to_owned()]),
+            // Podman filters by its own word for it.
+            ("event", vec!["die".to_owned(), "died".to_owned()]),
+            ("label", vec![format!("{}={instance}", sightings::INSTANCE)]),
+        ]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = now.saturating_sub(NEWS_OVERLAP).as_secs().to_string();
+        let events =
+            open.client.events(Some(EventsOptionsBuilder::new().since(&since).filters(&filters).build()));
+        // The first failure is the engine's going away, and the end of the news.
+        let provider = self.shared.name;
+        let ids = events.take_while(|event| std::future::ready(event.is_ok())).filter_map(move |event| {
+            let of_this_provider = |attributes: &HashMap<String, String>| {
+                attributes.get(sightings::PROVIDER).is_some_and(|name| name == provider.as_str())
+            };
+            // Podman takes several labels for alternatives, so the second one is looked at here.
+            let actor = event.ok().and_then(|event| event.actor);
+            let actor = actor.filter(|actor| actor.attributes.as_ref().is_some_and(of_this_provider));
+            std::future::ready(actor.and_then(|actor| actor.id).map(SandboxId))
+        });
+        Ok(ids.boxed())
+    }
+
+    async fn stop(&self, id: &SandboxId, grace: Duration) -> Result<(), SandboxError> {
+        let open = self.open().await?;
+        let Some(seen) = self.inspect(&open, id).await? else { return Ok(()) };
+        if !matches!(seen.sighting.state, SandboxState::Running { .. }) {
+            return Ok(());
+        }
+        self.signal(&open, id, "SIGTERM").await?;
+        match tokio::time::timeout(grace, self.ended(&open, id)).await {
+            Ok(ended) => ended,
+            Err(_elapsed) => self.kill(&open, &seen).await,
+        }
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let open = self.open().await?;
+        if let Some(seen) = self.inspect(&open, id).await? {
+            self.kill(&open, &seen).await?;
+            self.remove(&open, id).await?;
+        }
+        self.shared.drains.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.shared.exits.forget(id);
+        Ok(())
+    }
+
+    async fn usage(&self, id: &SandboxId) -> Result<Usage, SandboxError> {
+        let open = self.open().await?;
+        match usage::ask(&open, &id.0).await {
+            Ok(usage) => Ok(usage),
+            Err(error) if error.is_not_found() => Err(SandboxError::Gone { id: id.clone() }),
+            Err(error) => Err(open.failed(error)),
+        }
+    }
+
+    async fn volumes(&self, instance: &str) -> Result<Vec<Volume>, SandboxError> {
+        volumes::list(&self.open().await?, instance).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<(), SandboxError> {
+        volumes::remove(&self.open().await?, name).await
+    }
+}
