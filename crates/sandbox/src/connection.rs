@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::errors::Error;
 use cofer_model::ProviderName;
+use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 use crate::SandboxError;
 use crate::engine::{self, Engine, EngineKind};
 use crate::plain;
-use crate::sightings::Inspected;
+use crate::sightings::{Inspected, Listed};
 
 /// For requests that only ask.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -189,7 +190,9 @@ impl EngineError {
     }
 
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Answered { status: 404, .. })
+        // Podman says it in words where somebody else was faster.
+        let in_words = |message: &str| message.ends_with("no such container");
+        matches!(self, Self::Answered { status, message } if *status == 404 || in_words(message))
     }
 
     pub fn is_conflict(&self) -> bool {
@@ -275,11 +278,21 @@ impl Open {
 
     /// What the engine tells of a container: with [`Measure::Size`], also what its writable layer holds, which takes the engine
     /// a while.
-    pub async fn inspect(&self, id: &str, size: Measure) -> Result<Inspected, EngineError> {
+    pub async fn inspect(&self, id: &str, measure: Measure) -> Result<Inspected, EngineError> {
+        let size = u8::from(measure == Measure::Size);
+        self.get(&format!("/containers/{id}/json?size={size}")).await
+    }
+
+    /// All containers with these labels, whatever their state.
+    pub async fn containers(&self, labels: &[String]) -> Result<Vec<Listed>, EngineError> {
+        let filters = serde_json::json!({ "label": labels }).to_string();
+        self.get(&format!("/containers/json?all=1&filters={}", plain::escaped(&filters))).await
+    }
+
+    /// Asks for something whose shape is ours to read.
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let version = self.client.client_version();
-        let (major, minor) = (version.major_version, version.minor_version);
-        let size = u8::from(size == Measure::Size);
-        let path = format!("/v{major}.{minor}/containers/{id}/json?size={size}");
+        let path = format!("/v{}.{}{path}", version.major_version, version.minor_version);
         let request = async { Ok(plain::get(&self.engine.endpoint, &path).await?) };
         let (status, body) = self.within(ANSWER_MAX, request).await?;
         match status {

@@ -12,8 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, EventsOptionsBuilder, KillContainerOptionsBuilder,
-    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions,
-    WaitContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, StartContainerOptions, WaitContainerOptionsBuilder,
 };
 use cofer_model::{Isolation, NetworkMode, ProviderName};
 use futures_util::stream::{self, BoxStream};
@@ -330,11 +329,9 @@ impl EngineProvider {
     }
 
     async fn ids(&self, open: &Open, instance: &str) -> Result<Vec<SandboxId>, SandboxError> {
-        let filters = HashMap::from([("label", self.filters(instance))]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-        let containers = open.within(ANSWER_MAX, open.client.list_containers(Some(options))).await;
-        let containers = containers.map_err(|error| open.failed(error))?;
-        Ok(containers.into_iter().filter_map(|container| container.id.map(SandboxId)).collect())
+        let containers =
+            open.containers(&self.filters(instance)).await.map_err(|error| open.failed(error))?;
+        Ok(containers.into_iter().map(|container| SandboxId(container.id)).collect())
     }
 }
 
@@ -494,17 +491,24 @@ impl Provider for EngineProvider {
         open.within(ANSWER_MAX, open.client.ping()).await.map_err(|error| open.failed(error))?;
         let filters = HashMap::from([
             ("type", vec!["container".to_owned()]),
-            ("event", vec!["die".to_owned()]),
-            ("label", self.filters(instance)),
+            // Podman filters by its own word for it.
+            ("event", vec!["die".to_owned(), "died".to_owned()]),
+            ("label", vec![format!("{}={instance}", sightings::INSTANCE)]),
         ]);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = now.saturating_sub(NEWS_OVERLAP).as_secs().to_string();
         let events =
             open.client.events(Some(EventsOptionsBuilder::new().since(&since).filters(&filters).build()));
         // The first failure is the engine's going away, and the end of the news.
-        let ids = events.take_while(|event| std::future::ready(event.is_ok())).filter_map(|event| {
-            let id = event.ok().and_then(|event| event.actor?.id).map(SandboxId);
-            std::future::ready(id)
+        let provider = self.shared.name;
+        let ids = events.take_while(|event| std::future::ready(event.is_ok())).filter_map(move |event| {
+            let of_this_provider = |attributes: &HashMap<String, String>| {
+                attributes.get(sightings::PROVIDER).is_some_and(|name| name == provider.as_str())
+            };
+            // Podman takes several labels for alternatives, so the second one is looked at here.
+            let actor = event.ok().and_then(|event| event.actor);
+            let actor = actor.filter(|actor| actor.attributes.as_ref().is_some_and(of_this_provider));
+            std::future::ready(actor.and_then(|actor| actor.id).map(SandboxId))
         });
         Ok(ids.boxed())
     }

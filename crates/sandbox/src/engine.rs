@@ -9,6 +9,7 @@ use std::time::Duration;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+const REQUEST_SECONDS_MAX: u64 = 24 * 60 * 60;
 /// The names under which gVisor is registered as a runtime.
 const GVISOR_RUNTIMES: [&str; 3] = ["runsc", "gvisor", "io.containerd.runsc.v1"];
 
@@ -57,8 +58,11 @@ pub struct Engine {
     pub endpoint: String,
     pub version: String,
     pub runtimes: Vec<String>,
+    pub default_runtime: String,
     pub rootless: bool,
     pub enforces: Enforces,
+    /// Where it keeps containers and volumes, as it sees it itself.
+    pub data_root: String,
 }
 
 /// Which limits the engine can hold a container to.
@@ -81,9 +85,20 @@ impl Enforces {
 
 impl Engine {
     /// The runtime that runs containers under gVisor, if this engine has one.
+    ///
+    /// Podman's API has no say in the runtime of a container, so there only the default one counts, which is given by
+    /// `podman --runtime runsc system service`; its list names what is known, not what can be asked for.
     pub fn gvisor_runtime(&self) -> Option<&str> {
         let known = |runtime: &&String| GVISOR_RUNTIMES.contains(&runtime.as_str());
-        self.runtimes.iter().find(known).map(String::as_str)
+        match self.kind {
+            EngineKind::Docker => self.runtimes.iter().find(known).map(String::as_str),
+            EngineKind::Podman => Some(&self.default_runtime).filter(known).map(String::as_str),
+        }
+    }
+
+    /// Whether every container runs under gVisor, asked for or not.
+    pub fn is_gvisor_by_default(&self) -> bool {
+        GVISOR_RUNTIMES.contains(&self.default_runtime.as_str())
     }
 }
 
@@ -118,13 +133,22 @@ pub async fn find(
     setting: Option<&str>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Engine, NoEngine> {
+    open(kind, setting, variable).await.map(|(engine, _)| engine)
+}
+
+/// Looks for an engine as [`find`] does, and hands out the client that found it.
+pub(crate) async fn open(
+    kind: EngineKind,
+    setting: Option<&str>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(Engine, Docker), NoEngine> {
     let named =
         setting.map(ToOwned::to_owned).or_else(|| variable(kind.variable()).filter(|host| !host.is_empty()));
     let places = named.map_or_else(|| kind.usual_places(&variable), |place| vec![place]);
     let mut tried = Vec::new();
     for place in places {
         match tokio::time::timeout(ANSWER_DEADLINE, ask(kind, &place)).await {
-            Ok(Ok(engine)) => return Ok(engine),
+            Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => tried.push((place, error.to_string())),
             Err(_elapsed) => tried.push((place, format!("no answer within {ANSWER_DEADLINE:?}"))),
         }
@@ -132,10 +156,20 @@ pub async fn find(
     Err(NoEngine { kind, tried })
 }
 
-async fn ask(kind: EngineKind, endpoint: &str) -> Result<Engine, bollard::errors::Error> {
+async fn ask(kind: EngineKind, endpoint: &str) -> Result<(Engine, Docker), bollard::errors::Error> {
     // Engines live for years; they are spoken to in the newest version they know.
-    let engine = connect(endpoint)?.negotiate_version().await?;
-    let info = engine.info().await?;
+    let client = connect(endpoint)?.negotiate_version().await?;
+    let engine = describe(kind, endpoint, &client).await?;
+    Ok((engine, client))
+}
+
+/// Asks an engine that is connected what it is and what it can do.
+pub(crate) async fn describe(
+    kind: EngineKind,
+    endpoint: &str,
+    client: &Docker,
+) -> Result<Engine, bollard::errors::Error> {
+    let info = client.info().await?;
     let options = info.security_options.unwrap_or_default();
     let mut runtimes: Vec<_> = info.runtimes.unwrap_or_default().into_keys().collect();
     runtimes.sort();
@@ -144,17 +178,20 @@ async fn ask(kind: EngineKind, endpoint: &str) -> Result<Engine, bollard::errors
         endpoint: endpoint.to_owned(),
         version: info.server_version.unwrap_or_default(),
         runtimes,
+        default_runtime: info.default_runtime.unwrap_or_default(),
         rootless: options.iter().any(|option| option.contains("rootless")),
         enforces: Enforces {
             memory: info.memory_limit.unwrap_or_default(),
             cpu: info.cpu_cfs_quota.unwrap_or_default(),
             pids: info.pids_limit.unwrap_or_default(),
         },
+        data_root: info.docker_root_dir.unwrap_or_default(),
     })
 }
 
+/// The client's own deadline is generous, because some requests last as long as a sandbox does; each request brings its own.
 fn connect(endpoint: &str) -> Result<Docker, bollard::errors::Error> {
-    let seconds = ANSWER_DEADLINE.as_secs();
+    let seconds = REQUEST_SECONDS_MAX;
     match endpoint.strip_prefix("unix://") {
         Some(path) => Docker::connect_with_unix(path, seconds, API_DEFAULT_VERSION),
         None => Docker::connect_with_http(endpoint, seconds, API_DEFAULT_VERSION),

@@ -1,10 +1,25 @@
 //! How do I run this in isolation?
 //!
-//! [`provider`] says what every way of running a sandbox can do; [`engine`] finds the container engines of a machine and asks
-//! what they can do. Engines and their API are known in this room only.
+//! [`provider`] says what every way of running a sandbox can do; [`providers`] knows all ways by name and picks one. [`containers`] is
+//! the way over a container engine, which [`engine`] finds and asks what it can do. Engines and their API are known in this room only.
 
+mod connection;
+pub mod containers;
+mod disk;
 pub mod engine;
+mod exits;
+mod images;
+mod launch;
+mod plain;
 pub mod provider;
+pub mod providers;
+mod sightings;
+mod streams;
+mod usage;
+mod volumes;
 
+pub use connection::{EngineSettings, Variable};
+pub use containers::EngineProvider;
 pub use engine::{Engine, EngineKind, NoEngine};
 pub use provider::*;
+pub use providers::{Pick, PickError, ProviderReport, Providers};

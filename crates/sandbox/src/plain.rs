@@ -64,3 +64,43 @@ pub(crate) async fn read_head(source: &mut Source) -> io::Result<Answer> {
 pub(crate) fn invalid(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
+
+/// Fit for a query.
+pub(crate) fn escaped(text: &str) -> String {
+    text.bytes()
+        .map(
+            |byte| {
+                if byte.is_ascii_alphanumeric() {
+                    char::from(byte).to_string()
+                } else {
+                    format!("%{byte:02X}")
+                }
+            },
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_no_letter_or_digit_is_escaped() {
+        assert_eq!(escaped(r#"{"a":["b=1"]}"#), "%7B%22a%22%3A%5B%22b%3D1%22%5D%7D");
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_over_tcp_as_well() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 64];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nno such thing").await.unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        assert_eq!(get(&endpoint, "/thing").await.unwrap(), (404, b"no such thing".to_vec()));
+        assert!(serving.await.unwrap().starts_with("GET /thing HTTP/1.0\r\n"));
+    }
+}

@@ -42,7 +42,8 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// `list` does not find.
     async fn launch(&self, spec: &SandboxSpec, logs: LogSink) -> Result<Launched, SandboxError>;
 
-    /// A fresh pair of streams to a sandbox that runs, where [`Capabilities::reattach`] says that this can be.
+    /// A fresh pair of streams to a sandbox that runs, where [`Capabilities::reattach`] says that this can be. One that is
+    /// [`Stdio::LogOnly`] can always be attached: its output goes to the log again, and the pair carries nothing.
     async fn attach(&self, id: &SandboxId, logs: LogSink) -> Result<Streams, SandboxError>;
 
     /// How it does; `None` when it is gone.
@@ -73,6 +74,7 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
 /// What a provider can do here and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one answer to one question, shown as such")]
 pub struct Capabilities {
     /// Such as `Docker 20.10.24 at unix:///run/docker.sock`.
     #[serde(skip)]

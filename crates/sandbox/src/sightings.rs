@@ -72,6 +72,14 @@ pub(crate) struct Inspected {
     pub size_rw: Option<u64>,
 }
 
+/// One of a list of containers.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct Listed {
+    pub id: String,
+    pub mounts: Option<Vec<Mount>>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct State {

@@ -4,9 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use bollard::models::VolumeCreateRequest;
-use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions,
-};
+use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptions};
 
 use crate::connection::{ANSWER_MAX, DEED_MAX, EngineError, Open};
 use crate::disk;
@@ -103,8 +101,7 @@ fn owner(labels: &HashMap<String, String>) -> Option<VolumeOwner> {
 
 /// The names of volumes that any container has, whoever made it.
 async fn names_in_use(open: &Open) -> Result<HashSet<String>, EngineError> {
-    let all = ListContainersOptionsBuilder::new().all(true).build();
-    let containers = open.within(ANSWER_MAX, open.client.list_containers(Some(all))).await?;
+    let containers = open.containers(&[]).await?;
     let mounts = containers.into_iter().filter_map(|container| container.mounts).flatten();
     Ok(mounts.filter_map(|mount| mount.name).collect())
 }

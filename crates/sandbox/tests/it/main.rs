@@ -1,0 +1,18 @@
+//! What every provider must do, tried on real engines: the same tests for Docker, gVisor and Podman.
+//!
+//! A test is a function of a [`bed::Bed`]; `conformance!` makes three tests of it, one for each provider. What they make bears
+//! their own instance as a label, and whatever is left of it at the end fails the test.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a helper of a test fails as a test does")]
+
+#[macro_use]
+mod bed;
+
+mod attaching;
+mod ending;
+mod hardening;
+mod images;
+mod launching;
+mod networks;
+mod usage;
+mod volumes;
