@@ -13,7 +13,9 @@ mod handshake;
 mod lines;
 mod message;
 mod pump;
+mod router;
 mod spotter;
+mod voice;
 
 pub use handshake::{Handshake, shake_hands};
 pub use message::{Notification, Reply, RpcError};

@@ -16,29 +16,22 @@
 //! Whoever looks after the server asks *aside*: its greeting and its pings take nobody's place in the line, and a server that never
 //! answers them is served calls all the same.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cofer_model::Kind;
 use serde_json::value::RawValue;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 
-use crate::lines::{Line, Lines};
-use crate::message::{self, Incoming, Notification, Reply};
-use crate::spotter::IdSpotter;
+use crate::lines::Lines;
+use crate::message::{self, Notification, Reply};
+use crate::router::{Router, write};
+use crate::voice::Voice;
 
 /// Notifications kept for a subscriber that is slow; older ones are dropped for that subscriber alone.
 const NOTIFICATIONS_KEPT: usize = 256;
-/// Longer notifications are not published: with as many kept as above, subscribers would hold too much of a hostile server's text.
-const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
-/// Answers to the server's questions that wait for the writer. A server that asks and does not read loses answers, nobody
-/// else does. What we say ourselves is bounded by the calls it is about.
-const ANSWERS_WAITING_MAX: usize = 256;
-/// How long answers that are already on their way up are waited for when nothing can be sent down any more.
-const LAST_ANSWERS_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -111,40 +104,7 @@ pub struct Pump {
     ended: watch::Receiver<Option<Ended>>,
 }
 
-/// How much the server has said. Counting costs nothing that a caller would notice; only listeners pay for being told.
-#[derive(Debug, Default)]
-struct Voice {
-    lines: AtomicU64,
-    listeners: AtomicUsize,
-    spoke: Notify,
-}
-
-impl Voice {
-    fn heard_a_line(&self) {
-        self.lines.fetch_add(1, Ordering::SeqCst);
-        if self.listeners.load(Ordering::SeqCst) > 0 {
-            self.spoke.notify_waiters();
-        }
-    }
-}
-
-/// Counts as a listener while it lives.
-struct Listening<'a>(&'a Voice);
-
-impl<'a> Listening<'a> {
-    fn to(voice: &'a Voice) -> Self {
-        voice.listeners.fetch_add(1, Ordering::SeqCst);
-        Self(voice)
-    }
-}
-
-impl Drop for Listening<'_> {
-    fn drop(&mut self) {
-        self.0.listeners.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-enum Command {
+pub(crate) enum Command {
     Call(Call),
     /// Nobody waits for this one any more.
     LetGo(u64),
@@ -152,18 +112,18 @@ enum Command {
     Close,
 }
 
-struct Call {
-    ticket: u64,
-    method: String,
-    params: Option<Box<RawValue>>,
-    waiter: Waiter,
+pub(crate) struct Call {
+    pub ticket: u64,
+    pub method: String,
+    pub params: Option<Box<RawValue>>,
+    pub waiter: Waiter,
 }
 
-struct Waiter {
-    reply: oneshot::Sender<Result<Reply, CallError>>,
-    may_be_cancelled: bool,
+pub(crate) struct Waiter {
+    pub reply: oneshot::Sender<Result<Reply, CallError>>,
+    pub may_be_cancelled: bool,
     /// A place in the line; who asks aside has none.
-    permit: Option<OwnedSemaphorePermit>,
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pump {
@@ -192,19 +152,14 @@ impl Pump {
         let (to_writer, from_router) = mpsc::channel(1);
         let voice = Arc::new(Voice::default());
         let (ending, ended) = watch::channel(None);
-        let router = Router {
-            lines: Lines::new(stdout, limits.message_bytes_max),
+        let router = Router::new(
+            Lines::new(stdout, limits.message_bytes_max),
             limits,
             commands,
             to_writer,
-            notifications: notifications.clone(),
-            voice: voice.clone(),
-            line: VecDeque::new(),
-            asides: VecDeque::new(),
-            asked_aside: VecDeque::new(),
-            in_flight: HashMap::new(),
-            in_flight_aside: 0,
-        };
+            notifications.clone(),
+            voice.clone(),
+        );
         let writer = tokio::spawn(write(stdin, from_router));
         tokio::spawn(async move {
             let end = router.run().await;
@@ -271,22 +226,12 @@ impl Pump {
 
     /// How many lines the server has said so far.
     pub fn lines_heard(&self) -> u64 {
-        self.voice.lines.load(Ordering::SeqCst)
+        self.voice.lines()
     }
 
     /// Waits until the server has said more lines than these.
     pub async fn hears_more_than(&self, lines: u64) {
-        let _listening = Listening::to(&self.voice);
-        loop {
-            let spoke = self.voice.spoke.notified();
-            tokio::pin!(spoke);
-            // From here on no word is missed: whoever counts after this look also tells.
-            spoke.as_mut().enable();
-            if self.lines_heard() > lines {
-                return;
-            }
-            spoke.await;
-        }
+        self.voice.hears_more_than(lines).await;
     }
 
     /// Tells the server something. Lost if the server does not read.
@@ -338,190 +283,5 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         // A router that is gone has let everybody go already.
         let _ = self.inbox.send(Command::LetGo(self.ticket));
-    }
-}
-
-async fn write(mut stdin: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Vec<u8>>) {
-    while let Some(line) = lines.recv().await {
-        let written = async {
-            stdin.write_all(&line).await?;
-            stdin.flush().await
-        };
-        if let Err(error) = written.await {
-            tracing::debug!("a server's stdin broke: {error}");
-            return;
-        }
-    }
-}
-
-struct Router<R> {
-    lines: Lines<R>,
-    limits: Limits,
-    commands: mpsc::UnboundedReceiver<Command>,
-    to_writer: mpsc::Sender<Vec<u8>>,
-    notifications: broadcast::Sender<Arc<Notification>>,
-    voice: Arc<Voice>,
-    /// Who waits for their turn, first come first served.
-    line: VecDeque<Call>,
-    /// What else is to be written, before any call.
-    asides: VecDeque<Vec<u8>>,
-    /// Who need not wait for a turn.
-    asked_aside: VecDeque<Call>,
-    in_flight: HashMap<u64, Waiter>,
-    /// How many of those were asked aside.
-    in_flight_aside: usize,
-}
-
-/// Everything that may happen.
-enum Cause {
-    Line(std::io::Result<Option<Line>>),
-    Command(Option<Command>),
-    WriterReady,
-    WriterGone,
-}
-
-impl<R: AsyncRead + Unpin> Router<R> {
-    async fn run(mut self) -> Ended {
-        let end = loop {
-            let something_to_write =
-                !self.asides.is_empty() || !self.asked_aside.is_empty() || self.has_turn();
-            let cause = tokio::select! {
-                line = self.lines.next() => Cause::Line(line),
-                command = self.commands.recv() => Cause::Command(command),
-                Ok(_) = self.to_writer.reserve(), if something_to_write => Cause::WriterReady,
-                () = self.to_writer.closed() => Cause::WriterGone,
-            };
-            match cause {
-                Cause::Line(Ok(Some(line))) => self.take(line),
-                Cause::Line(Ok(None) | Err(_)) => break Ended::Stdout,
-                Cause::Command(Some(Command::Call(call))) => self.queue(call),
-                Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
-                Cause::Command(Some(Command::Notify(line))) => self.asides.push_back(line),
-                Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
-                Cause::WriterReady => self.write_next(),
-                Cause::WriterGone => {
-                    self.take_last_answers().await;
-                    break Ended::Stdin;
-                }
-            }
-        };
-        self.tell_everybody();
-        end
-    }
-
-    /// A server that answers and exits: its stdin is gone, its answer is still in the pipe.
-    async fn take_last_answers(&mut self) {
-        let read = async {
-            while let Ok(Some(line)) = self.lines.next().await {
-                self.take(line);
-            }
-        };
-        // Something else may hold its stdout open.
-        let _ = tokio::time::timeout(LAST_ANSWERS_GRACE, read).await;
-    }
-
-    fn queue(&mut self, call: Call) {
-        match call.waiter.permit {
-            Some(_) => self.line.push_back(call),
-            None => self.asked_aside.push_back(call),
-        }
-    }
-
-    fn has_turn(&self) -> bool {
-        !self.line.is_empty() && self.in_flight.len() - self.in_flight_aside < self.limits.in_flight_max
-    }
-
-    /// There is room for one line: the writer takes it at once.
-    fn write_next(&mut self) {
-        let line = match self.asides.pop_front() {
-            Some(line) => line,
-            None => match self.asked_aside.pop_front().or_else(|| self.line.pop_front()) {
-                Some(call) => {
-                    self.in_flight_aside += usize::from(call.waiter.permit.is_none());
-                    let line = message::request(call.ticket, &call.method, call.params.as_deref());
-                    self.in_flight.insert(call.ticket, call.waiter);
-                    line
-                }
-                None => return,
-            },
-        };
-        // Only this task sends, and it was told that there is room; a writer that is gone is noticed next.
-        let _ = self.to_writer.try_send(line);
-    }
-
-    fn take(&mut self, line: Line) {
-        self.voice.heard_a_line();
-        let line = match line {
-            Line::Whole(line) => line,
-            Line::TooLong { id } => {
-                let error = CallError::TooLong { bytes_max: self.limits.message_bytes_max };
-                return self.answer(id, Err(error));
-            }
-        };
-        match Incoming::parse(&line) {
-            Incoming::Reply { id, reply } => self.answer(Some(id), Ok(reply)),
-            Incoming::Request { id, method } if self.asides.len() < ANSWERS_WAITING_MAX => {
-                self.asides.push_back(message::answer(id, &method));
-            }
-            // It asks, and does not read what it gets.
-            Incoming::Request { .. } => {}
-            Incoming::Notification { method, .. } if line.len() > NOTIFICATION_BYTES_MAX => {
-                let method: String = method.chars().take(64).collect();
-                tracing::debug!(bytes = line.len(), "a notification `{method}` was too long to be published");
-            }
-            Incoming::Notification { method, params } => {
-                let params = params.map(ToOwned::to_owned);
-                // Nobody may be listening.
-                let _ =
-                    self.notifications.send(Arc::new(Notification { method: method.into_owned(), params }));
-            }
-            Incoming::Noise => {
-                let mut spotter = IdSpotter::default();
-                spotter.watch(&line);
-                self.answer(spotter.id(), Err(CallError::Unreadable));
-            }
-        }
-    }
-
-    /// An answer that nobody waits for any more finds nobody.
-    fn answer(&mut self, id: Option<u64>, outcome: Result<Reply, CallError>) {
-        if let Some(waiter) = id.and_then(|id| self.land(id)) {
-            let _ = waiter.reply.send(outcome);
-        }
-    }
-
-    /// It is no longer in flight.
-    fn land(&mut self, ticket: u64) -> Option<Waiter> {
-        let waiter = self.in_flight.remove(&ticket)?;
-        self.in_flight_aside -= usize::from(waiter.permit.is_none());
-        Some(waiter)
-    }
-
-    fn let_go(&mut self, ticket: u64) {
-        if let Some(waiter) = self.land(ticket) {
-            if waiter.may_be_cancelled {
-                self.asides.push_back(message::cancelled(ticket));
-            }
-        } else if let Some(place) = self.asked_aside.iter().position(|call| call.ticket == ticket) {
-            self.asked_aside.remove(place);
-        } else if let Some(place) = self.line.iter().position(|call| call.ticket == ticket) {
-            self.line.remove(place);
-        }
-    }
-
-    /// Whoever's call was sent cannot know whether it was executed. The others can.
-    fn tell_everybody(&mut self) {
-        self.commands.close();
-        while let Ok(command) = self.commands.try_recv() {
-            if let Command::Call(call) = command {
-                self.queue(call);
-            }
-        }
-        for call in self.asked_aside.drain(..).chain(self.line.drain(..)) {
-            let _ = call.waiter.reply.send(Err(CallError::Gone));
-        }
-        for (_, waiter) in self.in_flight.drain() {
-            let _ = waiter.reply.send(Err(CallError::MayHaveExecuted));
-        }
     }
 }

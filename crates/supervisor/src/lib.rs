@@ -25,6 +25,10 @@ mod probe;
 mod rules;
 mod start;
 mod supervised;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod truth;
 mod usage;
 

@@ -3,6 +3,7 @@
 //! The plan and the image can be given up at any time. A launch is waited for, because an engine that was asked to make a sandbox
 //! may do so after we hung up; if it takes too long the caller sweeps up by owner.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use cofer_model::{Kind, Moment};
 use cofer_sandbox::{
     Endpoint, LogSink, Owner, ProgressSink, Provider, SandboxError, SandboxId, SandboxState, Streams,
 };
+use futures_util::FutureExt;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout};
@@ -107,11 +109,16 @@ impl Attempt {
         (self.progress)("starting the sandbox".to_owned());
         let diary = Arc::new(Diary::new(self.book.clone(), plan.mask.clone()));
         let limit = self.rules.launch_timeout;
-        let launched = timeout(limit, plan.provider.launch(&plan.spec, sink(&diary))).await;
+        // A provider that panics has perhaps made something, like one that fails.
+        let launching = AssertUnwindSafe(plan.provider.launch(&plan.spec, sink(&diary))).catch_unwind();
+        let launched = timeout(limit, launching).await;
         let launched = match launched {
-            Ok(Ok(launched)) => launched,
-            Ok(Err(error)) => return Err(self.swept(&plan, error.into())),
-            Err(_) => return Err(self.swept(&plan, NotMade::late("launching the sandbox", limit))),
+            Ok(Ok(Ok(launched))) => launched,
+            Ok(Ok(Err(error))) => return Err(swept(&plan, error.into())),
+            Ok(Err(_panic)) => {
+                return Err(swept(&plan, NotMade::clean(Kind::Internal, "the launch broke off")));
+            }
+            Err(_) => return Err(swept(&plan, NotMade::late("launching the sandbox", limit))),
         };
         let mut warnings = plan.warnings.clone();
         warnings.extend(launched.warnings);
@@ -195,10 +202,6 @@ impl Attempt {
         }
     }
 
-    fn swept(&self, plan: &Plan, not_made: NotMade) -> NotMade {
-        NotMade { sweep: Some((plan.provider.clone(), plan.spec.owner.clone())), ..not_made }
-    }
-
     fn connect(&self, plan: &Plan, streams: Option<Streams>) -> Option<Pump> {
         let Streams { stdin, mut stdout } = streams?;
         match plan.bridge {
@@ -218,6 +221,10 @@ impl Attempt {
             }
         }
     }
+}
+
+fn swept(plan: &Plan, not_made: NotMade) -> NotMade {
+    NotMade { sweep: Some((plan.provider.clone(), plan.spec.owner.clone())), ..not_made }
 }
 
 fn sink(diary: &Arc<Diary>) -> LogSink {

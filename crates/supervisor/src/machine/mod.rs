@@ -207,6 +207,8 @@ struct Kept {
     reason: Option<String>,
     progress: Option<String>,
     start_failure: Option<StartFailure>,
+    /// It has been ready, in this life or an earlier one.
+    was_ready: bool,
 }
 
 #[derive(Debug)]
@@ -333,6 +335,7 @@ impl Machine {
             last_crash: memory.last_crash,
             last_exit: memory.last_exit.clone(),
             facts: leftover.map(|sandbox| sandbox.facts.clone()).unwrap_or_default(),
+            was_ready: leftover.is_some(),
             ..Kept::default()
         };
         Self {
@@ -405,7 +408,7 @@ impl Machine {
     fn tick_running(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let State::Running(running) = &mut self.state else { return };
         let run = running.run;
-        if matches!(running.voice, Voice::Greeting { silent_at } if silent_at <= now.at) {
+        if running.silent_at().is_some_and(|at| at <= now.at) {
             self.falls_silent(now, "it has not answered the greeting", effects);
         }
         let State::Running(running) = &mut self.state else { return };
@@ -476,17 +479,21 @@ impl Running {
         !matches!(self.voice, Voice::Greeting { .. }) && self.bridge_lost.is_none()
     }
 
+    /// When it should have answered the greeting. Nobody expects that of a server whose bridge is gone.
+    fn silent_at(&self) -> Option<Instant> {
+        match self.voice {
+            Voice::Greeting { silent_at } if self.bridge_lost.is_none() => Some(silent_at),
+            Voice::Greeting { .. } | Voice::Ready | Voice::Silent => None,
+        }
+    }
+
     fn deadlines(&self, rules: &Rules, crash_loop: bool) -> impl Iterator<Item = Instant> {
-        let greeting = match self.voice {
-            Voice::Greeting { silent_at } => Some(silent_at),
-            Voice::Ready | Voice::Silent => None,
-        };
         let errands = [self.check, self.look].into_iter().filter_map(|errand| match errand {
             Errand::At(at) => Some(at),
             Errand::Idle | Errand::Asked => None,
         });
         let stable = crash_loop.then(|| self.since + rules.stable);
-        errands.chain(greeting).chain(stable)
+        errands.chain(self.silent_at()).chain(stable)
     }
 }
 

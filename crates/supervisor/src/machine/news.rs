@@ -48,6 +48,10 @@ impl Machine {
         self.leftover = None;
         self.kept.progress = None;
         self.kept.start_failure = None;
+        if why == Why::Again {
+            // What was in the way no longer is.
+            self.kept.reason = None;
+        }
         if way == Way::Launch {
             let details = json!({"run": run, "provider": about.provider, "isolation": about.isolation});
             self.record(now, HostedEventKind::Started, "its sandbox runs", details, effects);
@@ -132,6 +136,7 @@ impl Machine {
             Way::Adopt => (HostedEventKind::Adopted, "it was found running and taken over"),
         };
         self.kept.reason = None;
+        self.kept.was_ready = true;
         self.record(now, kind, message, json!({"run": run}), effects);
         if bridged {
             effects.push(Effect::CountTools { run });
@@ -174,6 +179,9 @@ impl Machine {
 
     fn checked(&mut self, now: Now, checked: Checked, effects: &mut Vec<Effect>) {
         let State::Running(running) = &mut self.state else { return };
+        if running.bridge_lost.is_some() {
+            return;
+        }
         running.check = Errand::At(now.at + running.about.health_interval);
         match checked {
             Checked::Busy => {}
@@ -259,6 +267,9 @@ impl Machine {
 
     fn destroyed(&mut self, now: Now, run: u64, then: Then, effects: &mut Vec<Effect>) {
         self.leftover = self.leftover.filter(|leftover| *leftover != run);
+        if then == Then::Gone {
+            self.kept.reason = None;
+        }
         match then {
             Then::Stopped { by } => {
                 if by == StoppedBy::Person {

@@ -65,7 +65,7 @@ impl Machine {
     }
 
     fn status(&self) -> HostedStatus {
-        let was_ready = self.kept.facts != Default::default() || self.kept.last_exit.is_some();
+        let was_ready = self.kept.was_ready;
         match &self.state {
             State::Stopped | State::Gone | State::Ended => HostedStatus::Stopped,
             // What went wrong stays to be read until it goes right.
@@ -86,7 +86,7 @@ impl Machine {
             State::Stopping { then, .. } => match then {
                 Then::Stopped { by: StoppedBy::Policy } => HostedStatus::Stopped,
                 Then::Stopped { .. } | Then::Gone | Then::Ended => HostedStatus::Stopping,
-                Then::Start(_) => HostedStatus::Restarting,
+                Then::Start(why) => status_of_start(*why, was_ready),
                 Then::BackOff(back_off) => status_of_wait(*back_off),
             },
             State::BackingOff(back_off) => status_of_wait(*back_off),
