@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use cofer_model::{
     HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Kind, LastExit, Moment, NetworkMode,
-    ResourceLimits, RestartPolicy, ServerId, Wanted,
+    ProviderName, ResourceLimits, RestartPolicy, ServerId, Wanted,
 };
 use cofer_store::{HostedServer, NewHostedServer, Seen};
 use serde_json::json;
