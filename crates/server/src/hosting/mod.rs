@@ -80,7 +80,7 @@ impl Hosting {
     pub async fn open(
         store: Store,
         settings: HostingSettings,
-        providers: Arc<Providers>,
+        providers: Providers,
         keyring: Arc<KeyRing>,
     ) -> Result<Arc<Self>, StoreError> {
         let instance = match &settings.instance {

@@ -28,7 +28,7 @@ const PLAIN_CONTAINER: &str = "this server runs in a plain container: it shares 
 pub(crate) struct PlanningOffice {
     pub(crate) instance: String,
     pub(crate) settings: HostingSettings,
-    pub(crate) providers: Arc<Providers>,
+    pub(crate) providers: Providers,
     pub(crate) keyring: Arc<KeyRing>,
 }
 
