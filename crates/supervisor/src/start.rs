@@ -243,10 +243,9 @@ pub(crate) async fn tear_down(
     let late = |_| "the engine does not answer in time".to_owned();
     if let Some(grace) = grace {
         let stopped = timeout(grace + limit, provider.stop(&sandbox, grace)).await.map_err(late)?;
-        match stopped {
-            Err(error @ SandboxError::Unavailable { .. }) => return Err(error.to_string()),
-            // Destroying it is less polite and does as well.
-            Ok(()) | Err(_) => {}
+        // Any other failure does not matter: destroying it is less polite and does as well.
+        if let Err(error @ SandboxError::Unavailable { .. }) = stopped {
+            return Err(error.to_string());
         }
     }
     if let Some(pump) = pump {

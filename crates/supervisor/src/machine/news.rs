@@ -4,6 +4,7 @@ use cofer_model::{HostedEventKind, Kind};
 use serde_json::json;
 
 use super::crash::End;
+use super::telling::record;
 use super::{
     About, BackOff, BridgeLost, Checked, Effect, Errand, Machine, News, Now, Running, Seen, Stage, State,
     StoppedBy, Then, Voice, Way, Why,
@@ -54,10 +55,10 @@ impl Machine {
         }
         if way == Way::Launch {
             let details = json!({"run": run, "provider": about.provider, "isolation": about.isolation});
-            self.record(now, HostedEventKind::Started, "its sandbox runs", details, effects);
+            record(now, HostedEventKind::Started, "its sandbox runs", details, effects);
         }
         for warning in &about.warnings {
-            self.record(now, HostedEventKind::Warning, warning, json!({"run": run}), effects);
+            record(now, HostedEventKind::Warning, warning, json!({"run": run}), effects);
         }
         let silent_at = now.at + self.rules.handshake_timeout;
         self.state = State::Running(Running {
@@ -86,7 +87,7 @@ impl Machine {
         // While the engine is away this is heard every few seconds, and told once.
         if why != Why::Again || self.kept.reason.as_deref() != Some(message.as_str()) {
             let details = json!({"run": run, "code": kind});
-            self.record(now, HostedEventKind::StartFailed, &message, details, effects);
+            record(now, HostedEventKind::StartFailed, &message, details, effects);
         }
         let delay = if soon { self.engine_retry() } else { self.rules.refused_retry };
         self.kept.start_failure = (!soon).then(|| StartFailure { kind, message: message.clone() });
@@ -137,7 +138,7 @@ impl Machine {
         };
         self.kept.reason = None;
         self.kept.was_ready = true;
-        self.record(now, kind, message, json!({"run": run}), effects);
+        record(now, kind, message, json!({"run": run}), effects);
         if bridged {
             effects.push(Effect::CountTools { run });
         }
@@ -152,7 +153,7 @@ impl Machine {
         }
         self.kept.reason = Some(why.to_owned());
         effects.push(Effect::Listen { run });
-        self.record(
+        record(
             now,
             HostedEventKind::Unresponsive,
             &format!("no sign of life: {why}"),
@@ -171,7 +172,7 @@ impl Machine {
         running.voice = Voice::Ready;
         running.misses = 0;
         self.kept.reason = None;
-        self.record(now, HostedEventKind::Recovered, "it speaks again", json!({"run": run}), effects);
+        record(now, HostedEventKind::Recovered, "it speaks again", json!({"run": run}), effects);
         if bridged && self.kept.facts.tool_count.is_none() {
             effects.push(Effect::CountTools { run });
         }
@@ -274,7 +275,7 @@ impl Machine {
             Then::Stopped { by } => {
                 if by == StoppedBy::Person {
                     self.kept.reason = None;
-                    self.record(now, HostedEventKind::Stopped, "stopped", json!({"run": run}), effects);
+                    record(now, HostedEventKind::Stopped, "stopped", json!({"run": run}), effects);
                 }
                 self.state = State::Stopped;
             }

@@ -8,18 +8,6 @@ use super::{
 use crate::truth::{CrashLoop, Truth};
 
 impl Machine {
-    pub(super) fn record(
-        &self,
-        now: Now,
-        kind: HostedEventKind,
-        message: &str,
-        details: serde_json::Value,
-        effects: &mut Vec<Effect>,
-    ) {
-        let event = HostedEvent { at: now.wall, kind, message: message.to_owned(), details };
-        effects.push(Effect::Record(event));
-    }
-
     pub(crate) fn truth(&self) -> Truth {
         let running = match &self.state {
             State::Running(running) => Some(running),
@@ -107,4 +95,15 @@ fn status_of_wait(back_off: BackOff) -> HostedStatus {
         Why::Crashed => HostedStatus::Restarting,
         Why::First | Why::Person | Why::Changed | Why::Again => HostedStatus::Error,
     }
+}
+
+pub(super) fn record(
+    now: Now,
+    kind: HostedEventKind,
+    message: &str,
+    details: serde_json::Value,
+    effects: &mut Vec<Effect>,
+) {
+    let event = HostedEvent { at: now.wall, kind, message: message.to_owned(), details };
+    effects.push(Effect::Record(event));
 }

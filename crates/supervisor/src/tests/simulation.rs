@@ -1,4 +1,4 @@
-//! A long random life on a paused clock. The seed is printed; `COFER_SIMULATION_SEED` plays one again.
+//! A long random life on a paused clock. The seed is printed; `COFER_SIMULATION_SEED` plays one again, `COFER_SIMULATION_LIVES` plays more.
 
 use serde_json::json;
 
@@ -50,13 +50,9 @@ async fn live(dice: &mut Dice) {
             }),
             13 => _ = bed.call("crash", json!(dice.roll(3)), SECOND).await,
             14 => {
-                _ = bed
-                    .call(
-                        ["mute", "close_stdout", "hang"][usize::try_from(dice.roll(3)).unwrap()],
-                        json!(0),
-                        SECOND,
-                    )
-                    .await
+                let moods = ["mute", "close_stdout", "hang"];
+                let mood = moods[usize::try_from(dice.roll(3)).unwrap()];
+                _ = bed.call(mood, json!(0), SECOND).await;
             }
             _ => tokio::time::sleep(dice.span(120_000)).await,
         }
@@ -75,9 +71,11 @@ async fn live(dice: &mut Dice) {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_it_ends_as_it_should_and_leaves_nothing() {
+    let lives =
+        std::env::var("COFER_SIMULATION_LIVES").ok().and_then(|lives| lives.parse().ok()).unwrap_or(100);
     let given = std::env::var("COFER_SIMULATION_SEED").ok().and_then(|seed| seed.parse().ok());
     let first: u64 = given.unwrap_or_else(|| u64::from(std::process::id()) << 20);
-    for seed in first..first + if given.is_some() { 1 } else { 100 } {
+    for seed in first..first + if given.is_some() { 1 } else { lives } {
         println!("COFER_SIMULATION_SEED={seed}");
         live(&mut Dice(seed)).await;
     }
