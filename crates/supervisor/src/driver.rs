@@ -40,6 +40,8 @@ pub(crate) struct Driver {
     /// What the live run has, or the one that may be adopted.
     pub held: Option<Held>,
     pub tasks: JoinSet<Done>,
+    /// How many attempts were made. A run that is taken over again keeps its number; what was asked of it before is old news.
+    pub attempts: u64,
     pub truth: watch::Sender<Truth>,
     pub stage: watch::Sender<Stage>,
     pub progress: watch::Sender<(u64, String)>,
@@ -66,6 +68,8 @@ impl Held {
 
 pub(crate) struct Done {
     run: u64,
+    /// During which attempt it was asked.
+    attempt: u64,
     outcome: Outcome,
 }
 
@@ -162,7 +166,10 @@ impl Driver {
     }
 
     /// A task has come to its end.
-    fn settle(&mut self, Done { run, outcome }: Done) {
+    fn settle(&mut self, Done { run, attempt, outcome }: Done) {
+        if attempt != self.attempts {
+            return;
+        }
         let Some(held) = self.held.as_mut().filter(|held| held.run == run) else { return };
         match outcome {
             Outcome::Nothing => {}

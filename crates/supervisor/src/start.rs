@@ -24,6 +24,9 @@ use crate::machine::About;
 use crate::plan::{Bridge, Plan, Planner};
 use crate::rules::Rules;
 
+/// Whatever was asked for, looking after one server must not keep a processor busy.
+const HEALTH_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
 /// What an attempt needs.
 #[derive(Clone)]
 pub(crate) struct Attempt {
@@ -89,7 +92,7 @@ impl Made {
             endpoints: self.endpoints.clone(),
             running_since: self.running_since,
             restart_policy: self.plan.restart_policy,
-            health_interval: self.plan.health_interval,
+            health_interval: self.plan.health_interval.max(HEALTH_INTERVAL_MIN),
             bridged: self.pump.is_some(),
             warnings: self.warnings.clone(),
         }

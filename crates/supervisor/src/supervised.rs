@@ -123,6 +123,7 @@ impl Supervised {
             machine,
             held,
             tasks: JoinSet::new(),
+            attempts: 0,
             truth,
             stage,
             progress: watch::channel((0, String::new())).0,

@@ -59,17 +59,19 @@ impl Driver {
         otherwise: Outcome,
         task: impl Future<Output = Outcome> + Send + 'static,
     ) {
+        let attempt = self.attempts;
         self.tasks.spawn(async move {
             let task = AssertUnwindSafe(task).catch_unwind();
             let outcome = match limit {
                 Some(limit) => tokio::time::timeout(limit, task).await.ok().and_then(Result::ok),
                 None => task.await.ok(),
             };
-            Done { run, outcome: outcome.unwrap_or(otherwise) }
+            Done { run, attempt, outcome: outcome.unwrap_or(otherwise) }
         });
     }
 
     fn attempt(&mut self, run: u64) {
+        self.attempts += 1;
         let progress = self.progress.clone();
         let progress: ProgressSink = Arc::new(move |said| _ = progress.send_replace((run, said)));
         let cancel = CancellationToken::new();

@@ -138,7 +138,7 @@ pub(crate) enum Effect {
     Launch {
         run: u64,
     },
-    /// Take over the sandbox of this run. Answered likewise.
+    /// Take over the sandbox of this run. Answered likewise; what else was asked of the run before is not answered any more.
     Adopt {
         run: u64,
     },

@@ -100,7 +100,10 @@ impl Machine {
     }
 
     fn hear_running(&mut self, now: Now, news: News, effects: &mut Vec<Effect>) {
+        let lost = matches!(&self.state, State::Running(running) if running.bridge_lost.is_some());
         match news {
+            // What it said before its bridge broke: it cannot be spoken to any more.
+            News::Greeted(_) | News::Spoke | News::Checked(_) | News::Tools(_) if lost => {}
             News::Greeted(facts) => self.greeted(now, facts, effects),
             News::Spoke => self.recovers(now, effects),
             News::Checked(checked) => self.checked(now, checked, effects),
@@ -180,9 +183,6 @@ impl Machine {
 
     fn checked(&mut self, now: Now, checked: Checked, effects: &mut Vec<Effect>) {
         let State::Running(running) = &mut self.state else { return };
-        if running.bridge_lost.is_some() {
-            return;
-        }
         running.check = Errand::At(now.at + running.about.health_interval);
         match checked {
             Checked::Busy => {}

@@ -107,6 +107,8 @@ impl World {
                     self.launched_last = *run;
                     self.live.insert(*run);
                 }
+                // The driver gives up whatever it was asking.
+                Effect::Adopt { .. } => self.out.clear(),
                 Effect::Record(event) if event.kind == cofer_model::HostedEventKind::Crashed => {
                     self.crashes += 1;
                 }
