@@ -206,6 +206,9 @@ struct Kept {
     last_crash: Option<Moment>,
     last_exit: Option<LastExit>,
     facts: Facts,
+    /// What there is, whether it runs or not.
+    sandbox: Option<(SandboxId, ProviderName)>,
+    greeted: bool,
     reason: Option<String>,
     progress: Option<String>,
     start_failure: Option<StartFailure>,
@@ -223,6 +226,8 @@ impl Machine {
             last_crash: memory.last_crash,
             last_exit: memory.last_exit.clone(),
             facts: leftover.map(|sandbox| sandbox.facts.clone()).unwrap_or_default(),
+            sandbox: leftover.map(|sandbox| (sandbox.id.clone(), sandbox.provider.name())),
+            greeted: leftover.is_some_and(|sandbox| sandbox.greeted),
             was_ready: leftover.is_some(),
             ..Kept::default()
         };
@@ -336,7 +341,7 @@ impl Machine {
         }
         self.kept.progress = None;
         match self.leftover {
-            Some(run) if matches!(why, Why::First | Why::Again) => {
+            Some(run) if self.kept.greeted && matches!(why, Why::First | Why::Again) => {
                 self.state = State::Starting { run, way: Way::Adopt, why };
                 effects.push(Effect::Adopt { run });
             }
@@ -346,6 +351,7 @@ impl Machine {
                 let run = self.run_next;
                 self.run_next += 1;
                 self.kept.run = run;
+                self.kept.greeted = false;
                 self.state = State::Starting { run, way: Way::Launch, why };
                 effects.push(Effect::Launch { run });
             }

@@ -47,6 +47,7 @@ impl Machine {
     fn launched(&mut self, now: Now, about: About, effects: &mut Vec<Effect>) {
         let State::Starting { run, way, why } = self.state else { return };
         self.leftover = None;
+        self.kept.sandbox = Some((about.sandbox.clone(), about.provider));
         self.kept.progress = None;
         self.kept.start_failure = None;
         if why == Why::Again {
@@ -141,6 +142,7 @@ impl Machine {
         };
         self.kept.reason = None;
         self.kept.was_ready = true;
+        self.kept.greeted = true;
         record(now, kind, message, json!({"run": run}), effects);
         if bridged {
             effects.push(Effect::CountTools { run });
@@ -174,6 +176,7 @@ impl Machine {
         let (run, bridged) = (running.run, running.about.bridged);
         running.voice = Voice::Ready;
         running.misses = 0;
+        self.kept.greeted = true;
         self.kept.reason = None;
         record(now, HostedEventKind::Recovered, "it speaks again", json!({"run": run}), effects);
         if bridged && self.kept.facts.tool_count.is_none() {
@@ -223,9 +226,8 @@ impl Machine {
             (Seen::Running, Some(lost)) if lost.engine_was_away => {
                 let run = running.run;
                 self.leftover = Some(run);
-                self.state = State::Starting { run, way: Way::Adopt, why: Why::Again };
                 effects.push(Effect::CloseBridge { run });
-                effects.push(Effect::Adopt { run });
+                self.start(Why::Again, effects);
             }
             (Seen::Running, Some(_)) => self.ended(now, &End::of_bridge(), effects),
             (Seen::Unknown(reason), Some(lost)) => {
@@ -268,6 +270,7 @@ impl Machine {
 
     fn destroyed(&mut self, now: Now, run: u64, then: Then, effects: &mut Vec<Effect>) {
         self.leftover = self.leftover.filter(|leftover| *leftover != run);
+        self.kept.sandbox = None;
         if then == Then::Gone {
             self.kept.reason = None;
         }

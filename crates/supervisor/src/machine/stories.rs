@@ -171,6 +171,7 @@ pub(super) fn remembered(run: u64) -> Memory {
             provider: Arc::new(crate::testing::Fake(crate::testing::Engine::new())),
             id: SandboxId("box".to_owned()),
             run,
+            greeted: true,
             facts: Facts { tool_count: Some(4), ..Facts::default() },
         }),
         ..Memory::default()

@@ -100,6 +100,17 @@ impl Engine {
         self.inner().endpoints = vec![Endpoint { container_port: 80, host_port }];
     }
 
+    /// Destroys what nobody remembers, as Cofer does when it starts.
+    pub(crate) fn sweep_except(&self, remembered: Option<&SandboxId>) {
+        self.inner().boxes.retain(|id, sandbox| {
+            let known = remembered == Some(id);
+            if !known {
+                sandbox.kill.cancel();
+            }
+            known
+        });
+    }
+
     pub(crate) fn cannot_reattach(&self) {
         self.inner().reattach = false;
     }

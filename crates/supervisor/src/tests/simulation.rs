@@ -23,11 +23,18 @@ impl Dice {
 }
 
 async fn live(dice: &mut Dice) {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     bed.server.want(Wanted::Running);
     for _ in 0..60 {
-        match dice.roll(16) {
+        match dice.roll(17) {
             0 => _ = bed.server.want(Wanted::Running),
+            // Cofer is killed, and lives again.
+            16 => {
+                let memory = super::life::remembered(&bed);
+                bed.engine.sweep_except(memory.sandbox.as_ref().map(|sandbox| &sandbox.id));
+                bed = Bed::with(bed.engine.clone(), bed.planner.clone(), memory);
+                bed.server.want(Wanted::Running);
+            }
             1 => _ = bed.server.want(Wanted::Stopped),
             2 => _ = bed.server.restart(),
             3 => _ = bed.server.reconfigure(),
