@@ -24,4 +24,4 @@ mod serve;
 pub mod settings;
 pub mod telemetry;
 
-pub use serve::{StartError, serve};
+pub use serve::{StartError, serve, serve_with};

@@ -72,7 +72,21 @@ impl StartError {
 }
 
 /// Serves until SIGTERM or SIGINT, then stops cleanly.
-pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), StartError> {
+pub async fn serve(settings: Settings, telemetry: &Telemetry) -> Result<(), StartError> {
+    let engines = EngineSettings {
+        docker_host: settings.docker_host.clone(),
+        podman_host: settings.podman_host.clone(),
+    };
+    let variable: Variable = Arc::new(|name: &str| std::env::var(name).ok());
+    serve_with(settings, telemetry, Providers::new(&engines, &variable)).await
+}
+
+/// The same, with these ways of running a sandbox.
+pub async fn serve_with(
+    mut settings: Settings,
+    telemetry: &Telemetry,
+    providers: Providers,
+) -> Result<(), StartError> {
     settings.confidential.never_to_be_logged.drain(..).for_each(|text| telemetry.mask.hide(&text));
     let stop = stop_on_signal()?;
     let mut data_dir = DataDir::claim(&settings.data_dir)?;
@@ -87,12 +101,6 @@ pub async fn serve(mut settings: Settings, telemetry: &Telemetry) -> Result<(), 
         None => admin::ensure(&store, &data_dir, now).await?,
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
-    let engines = EngineSettings {
-        docker_host: settings.docker_host.clone(),
-        podman_host: settings.podman_host.clone(),
-    };
-    let variable: Variable = Arc::new(|name: &str| std::env::var(name).ok());
-    let providers = Arc::new(Providers::new(&engines, &variable));
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
     let app = App::new(settings, store.clone(), keyring, hosting.clone(), stop.clone(), telemetry, metrics);
     if let Some(token) = &given {

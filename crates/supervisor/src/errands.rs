@@ -53,7 +53,7 @@ impl Peer {
         match self {
             // One that was greeted by our predecessor must not be greeted twice.
             Self::Stdio(pump) if adopted => {
-                lives(pump.call_aside("ping", None, patience).await).then(|| News::Greeted(Facts::default()))
+                lives(&pump.call_aside("ping", None, patience).await).then(|| News::Greeted(Facts::default()))
             }
             Self::Stdio(pump) => match shake_hands(&pump, patience).await {
                 Ok(hands) => Some(News::Greeted(Facts {
@@ -61,7 +61,7 @@ impl Peer {
                     server_info: hands.server_info,
                     tool_count: None,
                 })),
-                Err(error) => lives(Err(error)).then(|| News::Greeted(Facts::default())),
+                Err(error) => lives(&Err(error)).then(|| News::Greeted(Facts::default())),
             },
             Self::Http { host_port: None, .. } => Some(News::Greeted(Facts::default())),
             Self::Http { host_port: Some(port), path } => {
@@ -116,7 +116,7 @@ impl Peer {
 }
 
 /// Whatever came back came from somebody.
-fn lives(answer: Result<Reply, CallError>) -> bool {
+fn lives(answer: &Result<Reply, CallError>) -> bool {
     !matches!(answer, Err(CallError::Gone | CallError::MayHaveExecuted | CallError::Timeout))
 }
 

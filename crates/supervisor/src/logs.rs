@@ -58,20 +58,20 @@ impl LogBook {
     /// The last lines, and whatever comes after them: none is missed and none comes twice. Who reads too slowly hears how many
     /// lines they missed ([`broadcast::error::RecvError::Lagged`]).
     pub fn follow(&self, lines_max: usize) -> (Vec<Arc<LogLine>>, broadcast::Receiver<Arc<LogLine>>) {
-        let shelf = self.shelf();
+        let held = self.shelf();
         let followers = self.followers.get_or_init(|| broadcast::channel(FOLLOWER_LINES_MAX).0);
-        (shelf.tail(lines_max), followers.subscribe())
+        (held.tail(lines_max), followers.subscribe())
     }
 
     fn write(&self, line: LogLine) {
         let line = Arc::new(line);
-        let mut shelf = self.shelf();
-        shelf.written += 1;
-        shelf.bytes += line.line.len() + LINE_COST_BYTES;
-        shelf.lines.push_back(line.clone());
-        while shelf.lines.len() > self.lines_max || shelf.bytes > self.bytes_max {
-            let Some(oldest) = shelf.lines.pop_front() else { break };
-            shelf.bytes -= oldest.line.len() + LINE_COST_BYTES;
+        let mut held = self.shelf();
+        held.written += 1;
+        held.bytes += line.line.len() + LINE_COST_BYTES;
+        held.lines.push_back(line.clone());
+        while held.lines.len() > self.lines_max || held.bytes > self.bytes_max {
+            let Some(oldest) = held.lines.pop_front() else { break };
+            held.bytes -= oldest.line.len() + LINE_COST_BYTES;
         }
         if let Some(followers) = self.followers.get() {
             // Nobody may be listening any more.
@@ -154,11 +154,11 @@ impl Diary {
 
     /// The last that this run said on stderr.
     pub(crate) fn stderr_tail(&self) -> String {
-        let shelf = self.book.shelf();
-        let ours = usize::try_from(shelf.written - self.began).unwrap_or(usize::MAX);
+        let held = self.book.shelf();
+        let ours = usize::try_from(held.written - self.began).unwrap_or(usize::MAX);
         let mut lines = Vec::new();
         let mut bytes = 0;
-        for line in shelf.lines.iter().rev().take(ours).filter(|line| line.stream == LogStream::Stderr) {
+        for line in held.lines.iter().rev().take(ours).filter(|line| line.stream == LogStream::Stderr) {
             bytes += line.line.len() + 1;
             if lines.len() == TAIL_LINES_MAX || (bytes > TAIL_BYTES_MAX && !lines.is_empty()) {
                 break;

@@ -51,6 +51,9 @@ pub struct PlanError {
 }
 
 /// What is remembered of a server from an earlier life of Cofer.
+///
+/// A launch that was under way when Cofer was killed may have left a sandbox that nobody remembers. It carries its owner's labels: a
+/// new launch replaces it, and otherwise whoever lists sandboxes destroys those that are in nobody's memory or truth.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// Attempts so far: later ones have larger numbers.
@@ -58,7 +61,7 @@ pub struct Memory {
     pub restart_count: u64,
     pub last_crash: Option<Moment>,
     pub last_exit: Option<LastExit>,
-    /// The sandbox that was ready when it was last heard of. It is taken over if it still runs.
+    /// The sandbox that was there when it was last heard of ([`Truth::sandbox`](crate::Truth::sandbox)). It is taken over, or destroyed.
     pub sandbox: Option<Adoptable>,
 }
 
@@ -69,6 +72,8 @@ pub struct Adoptable {
     pub provider: Arc<dyn Provider>,
     pub id: SandboxId,
     pub run: u64,
+    /// Only one that has been greeted is taken over, because it is not greeted again.
+    pub greeted: bool,
     pub facts: Facts,
 }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// A crash loop without any wait would be one for the whole machine.
+const CRASH_DELAY_IF_NONE_IS_SET: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// So many crashes within [`Rules::crash_window`] are a crash loop.
@@ -74,6 +77,6 @@ impl Rules {
     /// The wait before the restart of this step of a crash loop; the first step is 1.
     pub(crate) fn crash_delay(&self, step: usize) -> Duration {
         let at = step.saturating_sub(1).min(self.crash_delays.len().saturating_sub(1));
-        self.crash_delays.get(at).copied().unwrap_or_default()
+        self.crash_delays.get(at).copied().unwrap_or(CRASH_DELAY_IF_NONE_IS_SET)
     }
 }

@@ -30,7 +30,7 @@ pub type History = Arc<dyn Fn(ServerId, HostedEvent) + Send + Sync>;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Calls that time out come by the hundred from a server that hangs; the history holds so many of them in a while.
 const TIMEOUTS_TOLD_MAX: u32 = 10;
-const TIMEOUTS_WHILE: Duration = Duration::from_secs(60);
+const TIMEOUTS_WHILE: Duration = Duration::from_mins(1);
 /// What an engine may take beyond the grace before we leave without it.
 const ENGINE_SLACK: Duration = Duration::from_secs(20);
 
@@ -123,6 +123,7 @@ impl Supervised {
             machine,
             held,
             tasks: JoinSet::new(),
+            attempts: 0,
             truth,
             stage,
             progress: watch::channel((0, String::new())).0,

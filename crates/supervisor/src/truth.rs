@@ -16,8 +16,12 @@ pub struct Truth {
     pub progress: Option<String>,
     pub container_status: ContainerStatus,
     pub run: u64,
+    /// What there is of it, from its launch until it is destroyed: to be remembered, so that the next life finds it.
     pub sandbox: Option<SandboxId>,
+    /// Whose that is.
     pub provider: Option<ProviderName>,
+    /// Whether hands were shaken with it, or as good as.
+    pub greeted: bool,
     pub isolation: Option<Isolation>,
     pub bridge_connected: bool,
     /// Since when this sandbox runs.

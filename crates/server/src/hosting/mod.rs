@@ -27,13 +27,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::{
-    HostedConfig, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName, ProviderName, Reference,
-    ServerId, ServerName, Wanted,
+    HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName,
+    ProviderName, Reference, ServerId, ServerName, Wanted,
 };
 use cofer_sandbox::{Providers, Volume};
 use cofer_store::{NewHostedServer, RecordedEvent, Store, StoreError};
 use cofer_supervisor::{Rules, Truth};
 use futures_util::StreamExt;
+use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -80,7 +81,7 @@ impl Hosting {
     pub async fn open(
         store: Store,
         settings: HostingSettings,
-        providers: Arc<Providers>,
+        providers: Providers,
         keyring: Arc<KeyRing>,
     ) -> Result<Arc<Self>, StoreError> {
         let instance = match &settings.instance {
@@ -185,6 +186,10 @@ impl Hosting {
         if !changed {
             return Err(gone(&entry.planner.name));
         }
+        let message = "its configuration was changed".to_owned();
+        let event =
+            HostedEvent { at: Moment::now(), kind: HostedEventKind::Changed, message, details: json!({}) };
+        self.history.add(entry.planner.id, event);
         self.settle().await?;
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }

@@ -28,7 +28,7 @@ const PLAIN_CONTAINER: &str = "this server runs in a plain container: it shares 
 pub(crate) struct PlanningOffice {
     pub(crate) instance: String,
     pub(crate) settings: HostingSettings,
-    pub(crate) providers: Arc<Providers>,
+    pub(crate) providers: Providers,
     pub(crate) keyring: Arc<KeyRing>,
 }
 
@@ -46,11 +46,20 @@ pub(crate) struct ServerPlanner {
     pub(crate) project_id: ProjectId,
     pub(crate) name: ServerName,
     wanted: RwLock<Arc<Blueprint>>,
+    latest: RwLock<Drawn>,
+}
+
+/// Which revision of the configuration a run was planned by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    pub(crate) run: u64,
+    pub(crate) revision: i64,
 }
 
 /// What was asked for, as of the latest change.
 #[derive(Clone, Debug)]
 pub(crate) struct Blueprint {
+    pub(crate) revision: i64,
     pub(crate) config: HostedConfig,
     pub(crate) placed: Option<ProviderName>,
 }
@@ -62,8 +71,16 @@ impl ServerPlanner {
         project_id: ProjectId,
         name: ServerName,
         blueprint: Blueprint,
+        latest: Drawn,
     ) -> Self {
-        Self { office, id, project_id, name, wanted: RwLock::new(Arc::new(blueprint)) }
+        let (wanted, latest) = (RwLock::new(Arc::new(blueprint)), RwLock::new(latest));
+        Self { office, id, project_id, name, wanted, latest }
+    }
+
+    /// The revision that this run was planned by, if it is the latest one planned.
+    pub(crate) fn revision_of(&self, run: u64) -> Option<i64> {
+        let latest = *self.latest.read().unwrap_or_else(PoisonError::into_inner);
+        (latest.run == run).then_some(latest.revision)
     }
 
     pub(crate) fn blueprint(&self) -> Arc<Blueprint> {
@@ -97,6 +114,8 @@ impl Planner for ServerPlanner {
             .await
             .map_err(|error| PlanError { kind: error.kind(), message: error.to_string() })?;
         self.note_placed(&blueprint, picked.provider.name());
+        *self.latest.write().unwrap_or_else(PoisonError::into_inner) =
+            Drawn { run, revision: blueprint.revision };
         let isolation = picked.capabilities.isolation;
         let plain = isolation == Isolation::Container && config.provider.is_none();
         Ok(Plan {

@@ -48,24 +48,14 @@ impl Hosting {
 
     /// Takes a server into the fleet.
     fn supervise(&self, row: &HostedServer) {
-        let blueprint = Blueprint { config: row.config.clone(), placed: row.placed };
-        let planner = Arc::new(ServerPlanner::new(
-            self.office.clone(),
-            row.id,
-            row.project_id,
-            row.name.clone(),
-            blueprint,
-        ));
+        let (memory, latest) = memory_of(row, &self.office.providers);
+        let (office, name) = (self.office.clone(), row.name.clone());
+        let planner =
+            Arc::new(ServerPlanner::new(office, row.id, row.project_id, name, blueprint_of(row), latest));
         let history = self.history.clone();
         let record = Arc::new(move |server, event| history.add(server, event));
-        let supervised = Supervised::start(
-            row.id,
-            row.name.clone(),
-            planner.clone(),
-            memory_of(row, &self.office.providers),
-            self.rules.clone(),
-            record,
-        );
+        let (name, rules) = (row.name.clone(), self.rules.clone());
+        let supervised = Supervised::start(row.id, name, planner.clone(), memory, rules, record);
         let entry = Arc::new(Entry::new(row, planner, supervised));
         entry.note_command(entry.supervised.want(row.wanted));
         self.tasks.spawn(follow(self.store.clone(), entry.clone(), self.stop.clone()));
@@ -107,8 +97,11 @@ impl Hosting {
             return false;
         };
         let truth = entry.supervised.truth().borrow().clone();
-        let is_current = truth.sandbox.as_ref().is_none_or(|current| *current == sighting.id);
-        is_current && sighting.owner.run >= truth.run && truth.status != HostedStatus::Stopped
+        match &truth.sandbox {
+            Some(current) => *current == sighting.id,
+            // While it is being started the sandbox is there before anybody has told of it.
+            None => truth.status != HostedStatus::Stopped && sighting.owner.run >= truth.run,
+        }
     }
 
     /// Hears one engine: whoever ended is looked at. An engine that went away and came back may have lost what we had there.
@@ -212,12 +205,16 @@ fn is_on(entry: &Entry, engine: ProviderName) -> bool {
         && truth.provider.is_some_and(|provider| provider == engine || provider == ProviderName::Gvisor)
 }
 
+fn blueprint_of(row: &HostedServer) -> Blueprint {
+    Blueprint { revision: row.revision, config: row.config.clone(), placed: row.placed }
+}
+
 /// Tells the supervisor what is new in the row, and nothing else.
 fn bring_up_to_date(entry: &Entry, row: &HostedServer) {
     entry.set_project(&row.project);
     let told = entry.told();
     if told.revision != row.revision {
-        entry.planner.set(Blueprint { config: row.config.clone(), placed: row.placed });
+        entry.planner.set(blueprint_of(row));
         entry.note_command(entry.supervised.reconfigure());
     }
     if told.wanted != row.wanted {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofer_model::{HostedEvent, HostedStatus, ProviderName, ServerId};
+use cofer_model::{HostedEvent, ProviderName, ServerId};
 use cofer_sandbox::{Providers, SandboxId};
 use cofer_store::{HostedServer, Seen, Store};
 use cofer_supervisor::{Adoptable, Facts, Memory, Truth};
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Entry, Fleet};
+use super::planner::Drawn;
 use crate::http::error::chain;
 use crate::telemetry::metrics;
 
@@ -30,13 +31,17 @@ struct KeptSandbox {
     provider: ProviderName,
     id: String,
     run: u64,
+    /// Of the configuration that it runs by.
+    revision: i64,
+    greeted: bool,
     facts: Facts,
 }
 
-/// What is remembered of a server from an earlier life.
-pub(crate) fn memory_of(row: &HostedServer, providers: &Providers) -> Memory {
+/// What is remembered of a server from an earlier life, and which revision its sandbox was planned by.
+pub(crate) fn memory_of(row: &HostedServer, providers: &Providers) -> (Memory, Drawn) {
     let kept = row.seen.sandbox.clone().and_then(|kept| serde_json::from_value::<KeptSandbox>(kept).ok());
-    Memory {
+    let drawn = kept.as_ref().map(|kept| Drawn { run: kept.run, revision: kept.revision });
+    let memory = Memory {
         runs: row.seen.runs.unsigned_abs(),
         restart_count: row.seen.restart_count.unsigned_abs(),
         last_crash: row.seen.last_crash,
@@ -45,15 +50,25 @@ pub(crate) fn memory_of(row: &HostedServer, providers: &Providers) -> Memory {
             provider: providers.get(kept.provider),
             id: SandboxId(kept.id),
             run: kept.run,
+            // One that was changed since is not taken over but replaced.
+            greeted: kept.greeted && kept.revision == row.revision,
             facts: kept.facts,
         }),
-    }
+    };
+    (memory, drawn.unwrap_or_default())
 }
 
-fn seen_in(truth: &Truth) -> Seen {
-    let greeted = matches!(truth.status, HostedStatus::Ready | HostedStatus::Unresponsive);
-    let kept = truth.sandbox.as_ref().zip(truth.provider).filter(|_| greeted).map(|(id, provider)| {
-        KeptSandbox { provider, id: id.0.clone(), run: truth.run, facts: truth.facts.clone() }
+fn seen_in(truth: &Truth, entry: &Entry) -> Seen {
+    let kept = truth.sandbox.as_ref().zip(truth.provider).map(|(id, provider)| {
+        let revision = entry.planner.revision_of(truth.run);
+        KeptSandbox {
+            provider,
+            id: id.0.clone(),
+            run: truth.run,
+            revision: revision.unwrap_or_default(),
+            greeted: truth.greeted && revision.is_some(),
+            facts: truth.facts.clone(),
+        }
     });
     Seen {
         status: truth.status,
@@ -74,7 +89,7 @@ pub(crate) async fn follow(store: Store, entry: Arc<Entry>, stop: CancellationTo
         if now.gone {
             return;
         }
-        let seen = (now.provider, seen_in(&now));
+        let seen = (now.provider, seen_in(&now, &entry));
         if written.as_ref() != Some(&seen) {
             match store.note_hosted_seen(entry.planner.id, seen.0, &seen.1).await {
                 Ok(()) => written = Some(seen),

@@ -3,6 +3,7 @@
 use cofer_model::{HostedEventKind, Wanted};
 use serde_json::json;
 
+use super::telling::record;
 use super::{Command, Effect, Machine, Now, Running, Stage, State, StoppedBy, Then, Way, Why};
 
 impl Machine {
@@ -66,13 +67,12 @@ impl Machine {
         match &mut self.state {
             // A new sandbox is just what is being made.
             State::Starting { way: Way::Launch, why, .. } => *why = Why::Person,
-            State::Stopping { then: Then::Gone | Then::Ended, .. } => {}
+            State::Stopping { then: Then::Gone | Then::Ended, .. } | State::Gone | State::Ended => {}
             State::Stopping { then, .. } => *then = Then::Start(Why::Person),
             State::Stopped | State::Starting { .. } | State::Running(_) | State::BackingOff(_) => {
-                self.record(now, HostedEventKind::Restarted, "restarted by hand", json!({}), effects);
+                record(now, HostedEventKind::Restarted, "restarted by hand", json!({}), effects);
                 self.replace(Then::Start(Why::Person), effects);
             }
-            State::Gone | State::Ended => {}
         }
     }
 

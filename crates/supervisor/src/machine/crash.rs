@@ -4,6 +4,7 @@ use cofer_model::{HostedEventKind, LastExit, RestartPolicy};
 use cofer_sandbox::{Exit, ExitCause};
 use serde_json::json;
 
+use super::telling::record;
 use super::{BackOff, Effect, Machine, Now, Running, Seen, State, StoppedBy, Then, Why};
 
 /// How it came to its end.
@@ -72,10 +73,8 @@ impl Machine {
         let wanted_so = end.is_success() && !again;
         self.tell_end(now, run, end, wanted_so, effects);
         self.kept.reason = Some(end.what.clone());
-        let then = match again {
-            true => self.after_crash(now, effects),
-            false => Then::Stopped { by: StoppedBy::Policy },
-        };
+        let then =
+            if again { self.after_crash(now, effects) } else { Then::Stopped { by: StoppedBy::Policy } };
         self.stop(run, None, then, effects);
     }
 
@@ -101,7 +100,7 @@ impl Machine {
             _ => format!("crash loop: it crashed again; restart in {delay:?}"),
         };
         let details = json!({"step": step, "delay_ms": u64::try_from(delay.as_millis()).ok(), "next_restart_at": next_at});
-        self.record(now, HostedEventKind::CrashLoop, &message, details, effects);
+        record(now, HostedEventKind::CrashLoop, &message, details, effects);
         Then::BackOff(BackOff { until: now.at + delay, next_at, then: Why::Crashed })
     }
 
@@ -110,7 +109,7 @@ impl Machine {
             self.crash_loop_step = 0;
             self.crashes.clear();
             let message = format!("the crash loop is over: {why}");
-            self.record(now, HostedEventKind::CrashLoopLeft, &message, json!({}), effects);
+            record(now, HostedEventKind::CrashLoopLeft, &message, json!({}), effects);
         }
     }
 
@@ -145,8 +144,8 @@ impl Machine {
             HostedEventKind::Crashed
         };
         if end.cause() == ExitCause::DiskLimit {
-            self.record(now, HostedEventKind::DiskLimit, &end.what, json!({"run": run}), effects);
+            record(now, HostedEventKind::DiskLimit, &end.what, json!({"run": run}), effects);
         }
-        self.record(now, kind, &end.what, details, effects);
+        record(now, kind, &end.what, details, effects);
     }
 }

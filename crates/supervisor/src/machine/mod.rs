@@ -19,6 +19,7 @@
 mod command;
 mod crash;
 mod news;
+mod state;
 mod telling;
 
 #[cfg(test)]
@@ -30,14 +31,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cofer_model::{
-    HostedEvent, HostedStatus, Isolation, Kind, LastExit, Moment, ProviderName, RestartPolicy, Wanted,
-};
+use cofer_model::{HostedEvent, Isolation, Kind, LastExit, Moment, ProviderName, RestartPolicy, Wanted};
 use cofer_sandbox::{Endpoint, Exit, SandboxId};
 
 use crate::plan::{Facts, Memory};
 use crate::rules::Rules;
 use crate::truth::StartFailure;
+use state::{
+    BackOff, BridgeLost, Errand, Running, Stage, State, StoppedBy, Then, Voice, Way, Why, status_of_start,
+};
 
 /// Both clocks, asked once per step: one for waiting, one for people.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +138,7 @@ pub(crate) enum Effect {
     Launch {
         run: u64,
     },
-    /// Take over the sandbox of this run. Answered likewise.
+    /// Take over the sandbox of this run. Answered likewise; what else was asked of the run before is not answered any more.
     Adopt {
         run: u64,
     },
@@ -204,125 +206,14 @@ struct Kept {
     last_crash: Option<Moment>,
     last_exit: Option<LastExit>,
     facts: Facts,
+    /// What there is, whether it runs or not.
+    sandbox: Option<(SandboxId, ProviderName)>,
+    greeted: bool,
     reason: Option<String>,
     progress: Option<String>,
     start_failure: Option<StartFailure>,
     /// It has been ready, in this life or an earlier one.
     was_ready: bool,
-}
-
-#[derive(Debug)]
-enum State {
-    Stopped,
-    Starting {
-        run: u64,
-        way: Way,
-        why: Why,
-    },
-    Running(Running),
-    Stopping {
-        run: u64,
-        stage: Stage,
-        grace: Option<Duration>,
-        then: Then,
-    },
-    BackingOff(BackOff),
-    /// Told to go, and nothing is left.
-    Gone,
-    /// Cofer ends.
-    Ended,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Launch,
-    Adopt,
-}
-
-/// Why it is started: decides what is counted, and what people read meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    First,
-    Person,
-    Changed,
-    Crashed,
-    /// The start before this one failed.
-    Again,
-}
-
-#[derive(Debug)]
-struct Running {
-    run: u64,
-    about: About,
-    since: Instant,
-    way: Way,
-    why: Why,
-    voice: Voice,
-    misses: u32,
-    check: Errand,
-    look: Errand,
-    /// Since when its bridge is gone.
-    bridge_lost: Option<BridgeLost>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Voice {
-    Greeting { silent_at: Instant },
-    Ready,
-    Silent,
-}
-
-/// Something that is done from time to time, once at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Errand {
-    Idle,
-    At(Instant),
-    Asked,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct BridgeLost {
-    since: Instant,
-    /// The engine was away meanwhile: the bridge broke with it, and the server may be fine.
-    engine_was_away: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// `Launch` or `Adopt` has not answered yet.
-    Cancelling,
-    Destroying,
-    /// The engine did not let us.
-    AgainAt(Instant),
-}
-
-impl Stage {
-    fn is_due(self, now: Instant) -> bool {
-        matches!(self, Self::AgainAt(at) if at <= now)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    Stopped { by: StoppedBy },
-    Start(Why),
-    BackOff(BackOff),
-    Gone,
-    Ended,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StoppedBy {
-    Person,
-    Policy,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BackOff {
-    until: Instant,
-    /// The same for people.
-    next_at: Moment,
-    then: Why,
 }
 
 impl Machine {
@@ -335,6 +226,8 @@ impl Machine {
             last_crash: memory.last_crash,
             last_exit: memory.last_exit.clone(),
             facts: leftover.map(|sandbox| sandbox.facts.clone()).unwrap_or_default(),
+            sandbox: leftover.map(|sandbox| (sandbox.id.clone(), sandbox.provider.name())),
+            greeted: leftover.is_some_and(|sandbox| sandbox.greeted),
             was_ready: leftover.is_some(),
             ..Kept::default()
         };
@@ -448,7 +341,7 @@ impl Machine {
         }
         self.kept.progress = None;
         match self.leftover {
-            Some(run) if matches!(why, Why::First | Why::Again) => {
+            Some(run) if self.kept.greeted && matches!(why, Why::First | Why::Again) => {
                 self.state = State::Starting { run, way: Way::Adopt, why };
                 effects.push(Effect::Adopt { run });
             }
@@ -458,6 +351,7 @@ impl Machine {
                 let run = self.run_next;
                 self.run_next += 1;
                 self.kept.run = run;
+                self.kept.greeted = false;
                 self.state = State::Starting { run, way: Way::Launch, why };
                 effects.push(Effect::Launch { run });
             }
@@ -474,42 +368,9 @@ impl Machine {
     }
 }
 
-impl Running {
-    fn takes_calls(&self) -> bool {
-        !matches!(self.voice, Voice::Greeting { .. }) && self.bridge_lost.is_none()
-    }
-
-    /// When it should have answered the greeting. Nobody expects that of a server whose bridge is gone.
-    fn silent_at(&self) -> Option<Instant> {
-        match self.voice {
-            Voice::Greeting { silent_at } if self.bridge_lost.is_none() => Some(silent_at),
-            Voice::Greeting { .. } | Voice::Ready | Voice::Silent => None,
-        }
-    }
-
-    fn deadlines(&self, rules: &Rules, crash_loop: bool) -> impl Iterator<Item = Instant> {
-        let errands = [self.check, self.look].into_iter().filter_map(|errand| match errand {
-            Errand::At(at) => Some(at),
-            Errand::Idle | Errand::Asked => None,
-        });
-        let stable = crash_loop.then(|| self.since + rules.stable);
-        errands.chain(self.silent_at()).chain(stable)
-    }
-}
-
 fn destruction(run: u64, grace: Option<Duration>) -> Effect {
     match grace {
         Some(grace) => Effect::StopAndDestroy { run, grace },
         None => Effect::Destroy { run },
-    }
-}
-
-/// What people read while it is started for this reason.
-fn status_of_start(why: Why, was_ready: bool) -> HostedStatus {
-    match why {
-        Why::First => HostedStatus::Creating,
-        Why::Person | Why::Changed | Why::Crashed => HostedStatus::Restarting,
-        Why::Again if was_ready => HostedStatus::Restarting,
-        Why::Again => HostedStatus::Creating,
     }
 }

@@ -4,6 +4,7 @@ use cofer_model::{HostedEventKind, Kind};
 use serde_json::json;
 
 use super::crash::End;
+use super::telling::record;
 use super::{
     About, BackOff, BridgeLost, Checked, Effect, Errand, Machine, News, Now, Running, Seen, Stage, State,
     StoppedBy, Then, Voice, Way, Why,
@@ -46,6 +47,7 @@ impl Machine {
     fn launched(&mut self, now: Now, about: About, effects: &mut Vec<Effect>) {
         let State::Starting { run, way, why } = self.state else { return };
         self.leftover = None;
+        self.kept.sandbox = Some((about.sandbox.clone(), about.provider));
         self.kept.progress = None;
         self.kept.start_failure = None;
         if why == Why::Again {
@@ -54,10 +56,10 @@ impl Machine {
         }
         if way == Way::Launch {
             let details = json!({"run": run, "provider": about.provider, "isolation": about.isolation});
-            self.record(now, HostedEventKind::Started, "its sandbox runs", details, effects);
+            record(now, HostedEventKind::Started, "its sandbox runs", details, effects);
         }
         for warning in &about.warnings {
-            self.record(now, HostedEventKind::Warning, warning, json!({"run": run}), effects);
+            record(now, HostedEventKind::Warning, warning, json!({"run": run}), effects);
         }
         let silent_at = now.at + self.rules.handshake_timeout;
         self.state = State::Running(Running {
@@ -86,7 +88,7 @@ impl Machine {
         // While the engine is away this is heard every few seconds, and told once.
         if why != Why::Again || self.kept.reason.as_deref() != Some(message.as_str()) {
             let details = json!({"run": run, "code": kind});
-            self.record(now, HostedEventKind::StartFailed, &message, details, effects);
+            record(now, HostedEventKind::StartFailed, &message, details, effects);
         }
         let delay = if soon { self.engine_retry() } else { self.rules.refused_retry };
         self.kept.start_failure = (!soon).then(|| StartFailure { kind, message: message.clone() });
@@ -99,7 +101,10 @@ impl Machine {
     }
 
     fn hear_running(&mut self, now: Now, news: News, effects: &mut Vec<Effect>) {
+        let lost = matches!(&self.state, State::Running(running) if running.bridge_lost.is_some());
         match news {
+            // What it said before its bridge broke: it cannot be spoken to any more.
+            News::Greeted(_) | News::Spoke | News::Checked(_) | News::Tools(_) if lost => {}
             News::Greeted(facts) => self.greeted(now, facts, effects),
             News::Spoke => self.recovers(now, effects),
             News::Checked(checked) => self.checked(now, checked, effects),
@@ -137,7 +142,8 @@ impl Machine {
         };
         self.kept.reason = None;
         self.kept.was_ready = true;
-        self.record(now, kind, message, json!({"run": run}), effects);
+        self.kept.greeted = true;
+        record(now, kind, message, json!({"run": run}), effects);
         if bridged {
             effects.push(Effect::CountTools { run });
         }
@@ -152,7 +158,7 @@ impl Machine {
         }
         self.kept.reason = Some(why.to_owned());
         effects.push(Effect::Listen { run });
-        self.record(
+        record(
             now,
             HostedEventKind::Unresponsive,
             &format!("no sign of life: {why}"),
@@ -170,8 +176,9 @@ impl Machine {
         let (run, bridged) = (running.run, running.about.bridged);
         running.voice = Voice::Ready;
         running.misses = 0;
+        self.kept.greeted = true;
         self.kept.reason = None;
-        self.record(now, HostedEventKind::Recovered, "it speaks again", json!({"run": run}), effects);
+        record(now, HostedEventKind::Recovered, "it speaks again", json!({"run": run}), effects);
         if bridged && self.kept.facts.tool_count.is_none() {
             effects.push(Effect::CountTools { run });
         }
@@ -179,9 +186,6 @@ impl Machine {
 
     fn checked(&mut self, now: Now, checked: Checked, effects: &mut Vec<Effect>) {
         let State::Running(running) = &mut self.state else { return };
-        if running.bridge_lost.is_some() {
-            return;
-        }
         running.check = Errand::At(now.at + running.about.health_interval);
         match checked {
             Checked::Busy => {}
@@ -222,9 +226,8 @@ impl Machine {
             (Seen::Running, Some(lost)) if lost.engine_was_away => {
                 let run = running.run;
                 self.leftover = Some(run);
-                self.state = State::Starting { run, way: Way::Adopt, why: Why::Again };
                 effects.push(Effect::CloseBridge { run });
-                effects.push(Effect::Adopt { run });
+                self.start(Why::Again, effects);
             }
             (Seen::Running, Some(_)) => self.ended(now, &End::of_bridge(), effects),
             (Seen::Unknown(reason), Some(lost)) => {
@@ -267,6 +270,7 @@ impl Machine {
 
     fn destroyed(&mut self, now: Now, run: u64, then: Then, effects: &mut Vec<Effect>) {
         self.leftover = self.leftover.filter(|leftover| *leftover != run);
+        self.kept.sandbox = None;
         if then == Then::Gone {
             self.kept.reason = None;
         }
@@ -274,7 +278,7 @@ impl Machine {
             Then::Stopped { by } => {
                 if by == StoppedBy::Person {
                     self.kept.reason = None;
-                    self.record(now, HostedEventKind::Stopped, "stopped", json!({"run": run}), effects);
+                    record(now, HostedEventKind::Stopped, "stopped", json!({"run": run}), effects);
                 }
                 self.state = State::Stopped;
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cofer_model::HostedStatus;
 use cofer_sandbox::ExitCause;
 use proptest::prelude::*;
 
@@ -106,8 +107,10 @@ impl World {
                     self.launched_last = *run;
                     self.live.insert(*run);
                 }
+                // The driver gives up whatever it was asking.
+                Effect::Adopt { .. } => self.out.clear(),
                 Effect::Record(event) if event.kind == cofer_model::HostedEventKind::Crashed => {
-                    self.crashes += 1
+                    self.crashes += 1;
                 }
                 Effect::Record(_) => continue,
                 _ => {}
@@ -161,7 +164,7 @@ impl World {
         let effect = self.out.remove(place % self.out.len());
         match effect {
             Effect::Launch { run } | Effect::Adopt { run } if well => {
-                self.news(run, News::Launched(Box::new(about(self.policy))))
+                self.news(run, News::Launched(Box::new(about(self.policy))));
             }
             Effect::Launch { run } | Effect::Adopt { run } => {
                 let kind = if place.is_multiple_of(2) { Kind::Unavailable } else { Kind::Invalid };
@@ -172,12 +175,12 @@ impl World {
                 self.news(run, News::Destroyed(Ok(())));
             }
             Effect::StopAndDestroy { run, .. } | Effect::Destroy { run } => {
-                self.news(run, News::Destroyed(Err("away".to_owned())))
+                self.news(run, News::Destroyed(Err("away".to_owned())));
             }
             Effect::Greet { run } => self.news(run, News::Greeted(Facts::default())),
             Effect::Listen { run } => self.news(run, News::Spoke),
             Effect::Check { run } => {
-                self.news(run, News::Checked(if well { Checked::Alive } else { Checked::Missed }))
+                self.news(run, News::Checked(if well { Checked::Alive } else { Checked::Missed }));
             }
             Effect::Look { run } => {
                 let seen = match (well, place) {

@@ -124,7 +124,11 @@ impl Teller {
     }
 
     fn describe(&mut self, effect: &Effect) -> String {
-        if let Effect::Launch { run } | Effect::Adopt { run } = effect {
+        if let Effect::Launch { run }
+        | Effect::Adopt { run }
+        | Effect::Destroy { run }
+        | Effect::StopAndDestroy { run, .. } = effect
+        {
             self.run = *run;
         }
         match effect {
@@ -167,6 +171,7 @@ pub(super) fn remembered(run: u64) -> Memory {
             provider: Arc::new(crate::testing::Fake(crate::testing::Engine::new())),
             id: SandboxId("box".to_owned()),
             run,
+            greeted: true,
             facts: Facts { tool_count: Some(4), ..Facts::default() },
         }),
         ..Memory::default()
@@ -525,14 +530,15 @@ fn what_cannot_be_taken_over_is_replaced() {
     ");
     assert_snapshot!(story_from(&remembered(7), RestartPolicy::Always, "stop destroyed run launched"), @r"
     0s stop: stopping -> stop 7 within 10s
-    0s destroyed: stopping
-    0s run: creating
-    0s launched: creating
+    0s destroyed: stopped -> <stopped>
+    0s run: creating -> launch 8
+    0s launched: creating -> <started>, greet
     ");
     assert_snapshot!(story_from(&remembered(7), RestartPolicy::Always, "remove undestroyed +3 destroyed"), @r"
     0s remove: stopping -> stop 7 within 10s
-    0s undestroyed: stopping
-    3s destroyed: stopping
+    0s undestroyed: stopping (the engine is away)
+    3s tick: stopping (the engine is away) -> stop 7 within 10s
+    3s destroyed: stopped
     ");
 }
 

@@ -8,18 +8,6 @@ use super::{
 use crate::truth::{CrashLoop, Truth};
 
 impl Machine {
-    pub(super) fn record(
-        &self,
-        now: Now,
-        kind: HostedEventKind,
-        message: &str,
-        details: serde_json::Value,
-        effects: &mut Vec<Effect>,
-    ) {
-        let event = HostedEvent { at: now.wall, kind, message: message.to_owned(), details };
-        effects.push(Effect::Record(event));
-    }
-
     pub(crate) fn truth(&self) -> Truth {
         let running = match &self.state {
             State::Running(running) => Some(running),
@@ -34,8 +22,9 @@ impl Machine {
             progress: self.kept.progress.clone(),
             container_status: self.container_status(),
             run: self.kept.run,
-            sandbox: about.map(|about| about.sandbox.clone()),
-            provider: about.map(|about| about.provider),
+            sandbox: self.kept.sandbox.as_ref().map(|(id, _)| id.clone()),
+            provider: self.kept.sandbox.as_ref().map(|(_, provider)| *provider),
+            greeted: self.kept.greeted,
             isolation: about.map(|about| about.isolation),
             bridge_connected: running.is_some_and(|running| running.about.bridged && running.takes_calls()),
             running_since: about.map(|about| about.running_since),
@@ -107,4 +96,15 @@ fn status_of_wait(back_off: BackOff) -> HostedStatus {
         Why::Crashed => HostedStatus::Restarting,
         Why::First | Why::Person | Why::Changed | Why::Again => HostedStatus::Error,
     }
+}
+
+pub(super) fn record(
+    now: Now,
+    kind: HostedEventKind,
+    message: &str,
+    details: serde_json::Value,
+    effects: &mut Vec<Effect>,
+) {
+    let event = HostedEvent { at: now.wall, kind, message: message.to_owned(), details };
+    effects.push(Effect::Record(event));
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cofer_model::{Isolation, Moment, NetworkMode, ProviderName};
 use cofer_sandbox::{
-    Capabilities, DiskLimit, Exit, ExitCause, ImageRecipe, Launched, LogSink, LogStream, ProgressSink,
-    Provider, SandboxError, SandboxId, SandboxSpec, SandboxState, Sighting, Streams, Usage, Volume,
+    Capabilities, DiskLimit, Endpoint, Exit, ExitCause, ImageRecipe, Launched, LogSink, LogStream,
+    ProgressSink, Provider, SandboxError, SandboxId, SandboxSpec, SandboxState, Sighting, Streams, Usage,
+    Volume,
 };
 use futures_util::stream::BoxStream;
 use tokio::io::DuplexStream;
@@ -42,6 +43,8 @@ struct Inner {
     launch_failures: Vec<LaunchFailure>,
     manners: Manners,
     reattach: bool,
+    /// Where the ports of its sandboxes are published.
+    endpoints: Vec<Endpoint>,
 }
 
 #[derive(Clone, Debug)]
@@ -91,6 +94,21 @@ impl Engine {
 
     pub(crate) fn launch_takes(&self, span: Duration) {
         self.inner().launch_takes = span;
+    }
+
+    pub(crate) fn publishes(&self, host_port: u16) {
+        self.inner().endpoints = vec![Endpoint { container_port: 80, host_port }];
+    }
+
+    /// Destroys what nobody remembers, as Cofer does when it starts.
+    pub(crate) fn sweep_except(&self, remembered: Option<&SandboxId>) {
+        self.inner().boxes.retain(|id, sandbox| {
+            let known = remembered == Some(id);
+            if !known {
+                sandbox.kill.cancel();
+            }
+            known
+        });
     }
 
     pub(crate) fn cannot_reattach(&self) {
@@ -242,7 +260,12 @@ impl Provider for Fake {
         }
         let (stdout, stdin) = tokio::io::split(ours);
         let streams = Streams { stdin: Box::new(stdin), stdout: Box::new(stdout) };
-        Ok(Launched { id, streams: Some(streams), endpoints: Vec::new(), warnings: Vec::new() })
+        Ok(Launched {
+            id,
+            streams: Some(streams),
+            endpoints: self.0.inner().endpoints.clone(),
+            warnings: Vec::new(),
+        })
     }
 
     async fn attach(&self, id: &SandboxId, _: LogSink) -> Result<Streams, SandboxError> {

@@ -53,6 +53,7 @@ pub(super) async fn serve(
     tokio::pin!(doom);
     let mut ends = Some(Ends::of(stream));
     let mut mute = false;
+    let mut tools = vec![json!({"name": "a"}), json!({"name": "b"})];
     log("server started");
     loop {
         let line = async {
@@ -79,7 +80,15 @@ pub(super) async fn serve(
                 tokio::time::sleep(manners.greets_after).await;
                 json!({"protocolVersion": "2025-11-25", "serverInfo": {"name": "fake"}, "capabilities": {}})
             }
-            "tools/list" => json!({"tools": [{"name": "a"}, {"name": "b"}]}),
+            "tools/list" => json!({"tools": tools}),
+            "learn" => {
+                tools.push(json!({"name": "c"}));
+                let changed = json!({"method": "notifications/tools/list_changed"});
+                if let Some(ends) = &mut ends {
+                    let _ = ends.output.write_all(format!("{changed}\n").as_bytes()).await;
+                }
+                json!({})
+            }
             "echo" => asked["params"].clone(),
             "sleep" => {
                 tokio::time::sleep(Duration::from_millis(asked["params"].as_u64().unwrap())).await;

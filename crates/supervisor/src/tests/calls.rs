@@ -78,3 +78,44 @@ async fn a_caller_that_leaves_holds_nobody_up() {
     assert_eq!(bed.call("echo", json!(1), SECOND).await, Ok(json!(1)));
     bed.removed().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_it_says_by_itself_is_heard_over_all_its_lives_and_new_tools_are_counted() {
+    let bed = Bed::ready().await;
+    let mut said = bed.server.notifications();
+    for _ in 0..2 {
+        bed.until(|truth| truth.status == HostedStatus::Ready && truth.facts.tool_count == Some(2)).await;
+        bed.call("learn", json!(0), SECOND).await.unwrap();
+        assert_eq!(said.recv().await.unwrap().method, "notifications/tools/list_changed");
+        bed.until(|truth| truth.facts.tool_count == Some(3)).await;
+        let seen = bed.server.restart();
+        bed.until_ready_after(seen).await;
+    }
+    bed.removed().await;
+}
+
+/// On the real clock: its server listens on a real port.
+#[tokio::test]
+async fn an_http_server_is_ready_when_its_port_answers_and_is_not_called_here() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let bed = Bed::new();
+    bed.engine.publishes(listener.local_addr().unwrap().port());
+    *bed.planner.bridge.lock().unwrap() = Bridge::Http { path: "/mcp".to_owned() };
+    bed.server.want(Wanted::Running);
+    // As an engine's proxy does for a server that is not there yet.
+    for _ in 0..2 {
+        drop(listener.accept().await.unwrap());
+    }
+    assert_eq!(bed.server.truth().borrow().status, HostedStatus::Creating);
+    let (mut stream, _) = listener.accept().await.unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    let truth = bed.until_ready().await;
+    assert!(!truth.bridge_connected && truth.endpoints.len() == 1);
+    assert_eq!(bed.call("echo", json!(1), SECOND).await, Err(CallRefused::NoBridge));
+    bed.engine.kill_all();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    bed.server.exited_hint();
+    bed.until(|truth| truth.restart_count == 1).await;
+    bed.removed().await;
+}

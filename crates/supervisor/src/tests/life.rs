@@ -204,10 +204,11 @@ async fn a_removal_waits_for_an_engine_that_is_away() {
 }
 
 /// What Cofer would have stored of it.
-fn remembered(bed: &Bed) -> Memory {
+pub(super) fn remembered(bed: &Bed) -> Memory {
     let truth = bed.server.truth().borrow().clone();
     let provider = Arc::new(Fake(bed.engine.clone()));
-    let sandbox = truth.sandbox.map(|id| Adoptable { provider, id, run: truth.run, facts: truth.facts });
+    let (run, greeted, facts) = (truth.run, truth.greeted, truth.facts);
+    let sandbox = truth.sandbox.map(|id| Adoptable { provider, id, run, greeted, facts });
     Memory { runs: truth.run, restart_count: truth.restart_count, sandbox, ..Memory::default() }
 }
 

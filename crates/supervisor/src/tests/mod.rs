@@ -22,7 +22,7 @@ use crate::{Bridge, CallRefused, Memory, Plan, PlanError, Planner, Rules, Superv
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Of paused time: longer than anything that is meant to happen.
-const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+const FOR_EVER: Duration = Duration::from_hours(24);
 
 #[derive(Debug)]
 struct TestPlanner {
@@ -30,15 +30,12 @@ struct TestPlanner {
     id: ServerId,
     image: Mutex<String>,
     policy: RestartPolicy,
-    failure: Mutex<Option<PlanError>>,
+    bridge: Mutex<Bridge>,
 }
 
 #[async_trait]
 impl Planner for TestPlanner {
     async fn plan(&self, run: u64) -> Result<Plan, PlanError> {
-        if let Some(error) = self.failure.lock().unwrap().clone() {
-            return Err(error);
-        }
         Ok(Plan {
             provider: Arc::new(Fake(self.engine.clone())),
             isolation: Isolation::Container,
@@ -64,7 +61,7 @@ impl Planner for TestPlanner {
             },
             mask: Arc::default(),
             restart_policy: self.policy,
-            bridge: Bridge::Stdio { in_flight_max: 1, queue_max: 4, message_bytes_max: 1 << 20 },
+            bridge: self.bridge.lock().unwrap().clone(),
             health_interval: 30 * SECOND,
             warnings: Vec::new(),
         })
@@ -89,7 +86,7 @@ impl Bed {
             id: ServerId::generate(),
             image: Mutex::new("image".to_owned()),
             policy,
-            failure: Mutex::default(),
+            bridge: Mutex::new(Bridge::Stdio { in_flight_max: 1, queue_max: 4, message_bytes_max: 1 << 20 }),
         });
         Self::with(engine, planner, memory)
     }
@@ -113,12 +110,11 @@ impl Bed {
 
     async fn until(&self, is_so: impl FnMut(&Truth) -> bool) -> Truth {
         let mut truth = self.server.truth();
-        let waiting = tokio::time::timeout(FOR_EVER, truth.wait_for(is_so)).await;
-        match waiting {
-            Ok(Ok(truth)) => truth.clone(),
-            Ok(Err(_)) => panic!("the driver ended: {:?}", self.server.truth().borrow()),
-            Err(_) => panic!("it never was so: {:?}", self.server.truth().borrow()),
-        }
+        let Ok(so) = tokio::time::timeout(FOR_EVER, truth.wait_for(is_so)).await else {
+            panic!("it never was so: {:?}", self.server.truth().borrow());
+        };
+        let Ok(truth) = so else { panic!("the driver ended: {:?}", self.server.truth().borrow()) };
+        truth.clone()
     }
 
     async fn until_status(&self, status: HostedStatus) -> Truth {

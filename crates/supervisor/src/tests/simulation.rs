@@ -1,4 +1,4 @@
-//! A long random life on a paused clock. The seed is printed; `COFER_SIMULATION_SEED` plays one again.
+//! A long random life on a paused clock. The seed is printed; `COFER_SIMULATION_SEED` plays one again, `COFER_SIMULATION_LIVES` plays more.
 
 use serde_json::json;
 
@@ -23,11 +23,18 @@ impl Dice {
 }
 
 async fn live(dice: &mut Dice) {
-    let bed = Bed::new();
+    let mut bed = Bed::new();
     bed.server.want(Wanted::Running);
     for _ in 0..60 {
-        match dice.roll(16) {
+        match dice.roll(17) {
             0 => _ = bed.server.want(Wanted::Running),
+            // Cofer is killed, and lives again.
+            16 => {
+                let memory = super::life::remembered(&bed);
+                bed.engine.sweep_except(memory.sandbox.as_ref().map(|sandbox| &sandbox.id));
+                bed = Bed::with(bed.engine.clone(), bed.planner.clone(), memory);
+                bed.server.want(Wanted::Running);
+            }
             1 => _ = bed.server.want(Wanted::Stopped),
             2 => _ = bed.server.restart(),
             3 => _ = bed.server.reconfigure(),
@@ -50,13 +57,9 @@ async fn live(dice: &mut Dice) {
             }),
             13 => _ = bed.call("crash", json!(dice.roll(3)), SECOND).await,
             14 => {
-                _ = bed
-                    .call(
-                        ["mute", "close_stdout", "hang"][usize::try_from(dice.roll(3)).unwrap()],
-                        json!(0),
-                        SECOND,
-                    )
-                    .await
+                let moods = ["mute", "close_stdout", "hang"];
+                let mood = moods[usize::try_from(dice.roll(3)).unwrap()];
+                _ = bed.call(mood, json!(0), SECOND).await;
             }
             _ => tokio::time::sleep(dice.span(120_000)).await,
         }
@@ -75,9 +78,11 @@ async fn live(dice: &mut Dice) {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_it_ends_as_it_should_and_leaves_nothing() {
+    let lives =
+        std::env::var("COFER_SIMULATION_LIVES").ok().and_then(|lives| lives.parse().ok()).unwrap_or(100);
     let given = std::env::var("COFER_SIMULATION_SEED").ok().and_then(|seed| seed.parse().ok());
     let first: u64 = given.unwrap_or_else(|| u64::from(std::process::id()) << 20);
-    for seed in first..first + if given.is_some() { 1 } else { 100 } {
+    for seed in first..first + if given.is_some() { 1 } else { lives } {
         println!("COFER_SIMULATION_SEED={seed}");
         live(&mut Dice(seed)).await;
     }

@@ -1,0 +1,65 @@
+//! How fast is it?
+//!
+//! Every figure is a ratio to a floor that is measured in the same run, in interleaved rounds, so that a busy machine slows both. The
+//! floor of a call to a hosted server is an attach to the same container made by hand; the floor of what Cofer adds to a plain child
+//! process is a proxy that does nothing but match ids.
+//!
+//! ```text
+//!   cofer-bench call    POST /:id/call        beside an attach by hand, for each engine
+//!   cofer-bench proxy   POST /:id/call        beside a bare proxy, both before a plain child process
+//!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
+//! ```
+//!
+//! `serve-processes` and `raw-proxy` are the two ends of `proxy`, each a process of its own.
+
+#![expect(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement that cannot be made ends with its reason"
+)]
+
+mod attach;
+mod call;
+mod client;
+mod figures;
+mod fleet;
+mod process;
+mod proxy;
+mod raw_proxy;
+mod served;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Call,
+    Proxy,
+    Fleet,
+    #[command(hide = true)]
+    ServeProcesses {
+        data_dir: std::path::PathBuf,
+    },
+    #[command(hide = true)]
+    RawProxy,
+}
+
+fn main() {
+    // An error says that it was told already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        match Arguments::parse().what {
+            What::Call => call::measure().await,
+            What::Proxy => proxy::measure().await,
+            What::Fleet => fleet::measure().await,
+            What::ServeProcesses { data_dir } => process::serve(data_dir).await,
+            What::RawProxy => raw_proxy::serve().await,
+        }
+    });
+}

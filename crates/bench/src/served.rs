@@ -1,0 +1,101 @@
+//! A Cofer to be measured: a process of its own, on a data directory of its own.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+pub struct Served {
+    child: Child,
+    pub data: TempDir,
+    /// `HOST:PORT`.
+    pub address: String,
+    pub token: String,
+    http: reqwest::Client,
+}
+
+impl Served {
+    /// The release binary, with the engines of the bed.
+    pub async fn cofer() -> Self {
+        Self::cofer_on(tempfile::tempdir().expect("a directory")).await
+    }
+
+    pub async fn cofer_on(data: TempDir) -> Self {
+        let mut command = Command::new("target/release/cofer");
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data-dir"]).arg(data.path());
+        for engine in ["DOCKER", "PODMAN"] {
+            if let Ok(host) = std::env::var(format!("COFER_TEST_{engine}_HOST")) {
+                command.env(format!("COFER_{engine}_HOST"), host);
+            }
+        }
+        Self::started(command, data).await
+    }
+
+    /// Any command that says `listening on http://…`.
+    pub async fn started(mut command: Command, data: TempDir) -> Self {
+        command.stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let line = lines.next_line().await.expect("its output").expect("a line");
+        let address = line.rsplit("//").next().unwrap_or_default().to_owned();
+        let token =
+            std::fs::read_to_string(data.path().join("admin.token")).unwrap_or_default().trim().to_owned();
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { child, data, address, token, http }
+    }
+
+    pub async fn register(&self, name: &str, more: Value) -> Value {
+        let mut body = json!({"name": name, "image": "cofer-test/misbehaving"});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let url = format!("http://{}/api/v1/mcp/hosted", self.address);
+        let answer =
+            self.http.post(url).bearer_auth(&self.token).json(&body).send().await.expect("an answer");
+        let (status, text) = (answer.status().as_u16(), answer.text().await.expect("its body"));
+        assert_eq!(status, 201, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    pub async fn servers(&self) -> Vec<Value> {
+        let url = format!("http://{}/api/v1/mcp/hosted", self.address);
+        let answer = self.http.get(url).bearer_auth(&self.token).send().await.expect("an answer");
+        answer.json().await.expect("JSON")
+    }
+
+    /// Below the hosted servers; whatever the answer.
+    pub async fn post(&self, path: &str) {
+        let url = format!("http://{}/api/v1/mcp/hosted/{path}", self.address);
+        let request = self.http.post(url).bearer_auth(&self.token).json(&json!({}));
+        request.send().await.expect("an answer").bytes().await.expect("its body");
+    }
+
+    /// Calls a tool; whatever comes of it.
+    pub async fn post_call(&self, name: &str, params: &str) {
+        let url = format!("http://{}/api/v1/mcp/hosted/{name}/call", self.address);
+        let body = format!("{{\"method\":\"tools/call\",\"params\":{params}}}");
+        let request = self.http.post(url).bearer_auth(&self.token).header("content-type", "application/json");
+        request.body(body).send().await.expect("an answer").bytes().await.expect("its body");
+    }
+
+    pub async fn caller(&self, name: &str, params: &str) -> crate::client::Caller {
+        let body = format!("{{\"method\":\"tools/call\",\"params\":{params}}}");
+        let path = format!("/api/v1/mcp/hosted/{name}/call");
+        crate::client::Caller::new(&self.address, &path, &self.token, &body).await
+    }
+
+    pub fn resident_kib(&self) -> u64 {
+        let pid = self.child.id().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// SIGTERM, and its end. Gives back the data.
+    pub async fn stop(mut self) -> TempDir {
+        let pid = self.child.id().expect("it runs").to_string();
+        Command::new("kill").arg(pid).status().await.expect("a signal");
+        self.child.wait().await.expect("its end");
+        self.data
+    }
+}
