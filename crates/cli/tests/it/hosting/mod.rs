@@ -4,6 +4,7 @@
 //! engines of the bed; what it leaves in them fails the test.
 
 mod scenarios;
+mod tenure;
 
 use std::time::Duration;
 
