@@ -45,7 +45,7 @@ use crate::http::ApiError;
 use crate::keyring::KeyRing;
 use crate::settings::HostingSettings;
 pub(crate) use fleet::Entry;
-use fleet::Fleet;
+use fleet::{Fleet, Told};
 pub(crate) use images::{BuildImage, BuiltImage};
 use planner::PlanningOffice;
 use record::History;
@@ -214,9 +214,13 @@ impl Hosting {
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }
 
+    /// Ends it and starts it anew; one that was stopped is wanted again.
     pub(crate) async fn restart(&self, entry: &Entry) -> Result<Truth, ApiError> {
-        self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await?;
-        self.settle().await?;
+        if !self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await? {
+            return Err(gone(&entry.planner.name));
+        }
+        // The supervisor hears it once: being told to restart, it wants to run.
+        entry.set_told(Told { wanted: Wanted::Running, ..entry.told() });
         entry.note_command(entry.supervised.restart());
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }
@@ -304,6 +308,7 @@ impl Hosting {
     pub async fn shut_down(&self) {
         self.stop.cancel();
         self.end_all().await;
+        self.history.written().await;
         self.write_down_uses().await;
     }
 
