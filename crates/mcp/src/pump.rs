@@ -1,12 +1,12 @@
 //! The pump: calls go down a server's stdin, answers come up its stdout, each to its own caller.
 //!
-//! Two tasks. The *router* owns everything that changes: who waits in line, who waits for which answer. It reads, and never
-//! waits for a write: a server that does not read its stdin must not keep us from reading its stdout. The *writer* owns
-//! stdin and does nothing else.
+//! One task, the *router*, owns everything that changes: who waits in line, who waits for which answer, what is being written. It
+//! waits to read and to write at once, so that a server which does not read its stdin does not keep us from reading its
+//! stdout. A task of its own for stdin would be one more to wake for each call, and waking is what a call costs.
 //!
 //! ```text
 //!               permits (queue_max + in_flight_max)          one line at a time
-//!   call() ──────────► waiting line ──────────► in flight ──────────► writer ─► stdin
+//!   call() ──────────► waiting line ──────────► in flight ──────────► router ─► stdin
 //!      ▲ leaves: gives up its place    leaves: `cancelled` is sent, a late answer is dropped
 //!      └───────────────────────────── answer, matched by id ◄─────── router ◄── stdout
 //! ```
@@ -27,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 
 use crate::lines::Lines;
 use crate::message::{self, Notification, Reply};
-use crate::router::{Router, write};
+use crate::router::Router;
 use crate::voice::Voice;
 
 /// Notifications kept for a subscriber that is slow; older ones are dropped for that subscriber alone.
@@ -127,7 +127,7 @@ pub(crate) struct Waiter {
 }
 
 impl Pump {
-    /// Starts pumping between these two ends of a server.
+    /// Starts pumping between these two ends of a server. What is written to `stdin` is not flushed: it must not hold anything back.
     pub fn start(
         stdin: impl AsyncWrite + Send + Unpin + 'static,
         stdout: impl AsyncRead + Send + Unpin + 'static,
@@ -149,22 +149,18 @@ impl Pump {
         notifications: broadcast::Sender<Arc<Notification>>,
     ) -> Self {
         let (inbox, commands) = mpsc::unbounded_channel();
-        let (to_writer, from_router) = mpsc::channel(1);
         let voice = Arc::new(Voice::default());
         let (ending, ended) = watch::channel(None);
         let router = Router::new(
             Lines::new(stdout, limits.message_bytes_max),
+            stdin,
             limits,
             commands,
-            to_writer,
             notifications.clone(),
             voice.clone(),
         );
-        let writer = tokio::spawn(write(stdin, from_router));
         tokio::spawn(async move {
             let end = router.run().await;
-            // It may wait for a server that does not read, and would do so for ever.
-            writer.abort();
             ending.send_replace(Some(end));
         });
         let permits_max = (limits.queue_max + limits.in_flight_max).min(Semaphore::MAX_PERMITS);
@@ -207,13 +203,16 @@ impl Pump {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Reply, CallError> {
         let (reply, answer) = oneshot::channel();
-        let leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox };
+        let mut leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox, answered: false };
         // The protocol does not allow `initialize` to be cancelled.
         let waiter = Waiter { reply, may_be_cancelled: method != "initialize", permit };
         let call = Call { ticket: leaving.ticket, method: method.to_owned(), params, waiter };
         self.inbox.send(Command::Call(call)).map_err(|_| CallError::Gone)?;
         match tokio::time::timeout(timeout, answer).await {
-            Ok(Ok(outcome)) => outcome,
+            Ok(Ok(outcome)) => {
+                leaving.answered = true;
+                outcome
+            }
             Ok(Err(_router_gone)) => Err(CallError::Gone),
             Err(_elapsed) => Err(CallError::Timeout),
         }
@@ -273,15 +272,18 @@ fn next_ticket() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Tells the router that nobody waits for this any more. After the answer that is no news.
+/// Tells the router that nobody waits for this any more, unless it was answered.
 struct Leaving<'a> {
     ticket: u64,
     inbox: &'a mpsc::UnboundedSender<Command>,
+    answered: bool,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        // A router that is gone has let everybody go already.
-        let _ = self.inbox.send(Command::LetGo(self.ticket));
+        if !self.answered {
+            // A router that is gone has let everybody go already.
+            let _ = self.inbox.send(Command::LetGo(self.ticket));
+        }
     }
 }

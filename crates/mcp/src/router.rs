@@ -1,9 +1,10 @@
-//! The two tasks of a pump: the router, which owns everything that changes, and the writer, which owns stdin. See [`crate::pump`].
+//! The task of a pump: it owns everything that changes, and both ends of the server. See [`crate::pump`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
 
@@ -15,30 +16,17 @@ use crate::voice::Voice;
 
 /// Longer notifications are not published: with as many kept as above, subscribers would hold too much of a hostile server's text.
 const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
-/// Answers to the server's questions that wait for the writer. A server that asks and does not read loses answers, nobody
+/// Answers to the server's questions that wait to be written. A server that asks and does not read loses answers, nobody
 /// else does. What we say ourselves is bounded by the calls it is about.
 const ANSWERS_WAITING_MAX: usize = 256;
 /// How long answers that are already on their way up are waited for when nothing can be sent down any more.
 const LAST_ANSWERS_GRACE: Duration = Duration::from_secs(1);
 
-pub(crate) async fn write(mut stdin: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Vec<u8>>) {
-    while let Some(line) = lines.recv().await {
-        let written = async {
-            stdin.write_all(&line).await?;
-            stdin.flush().await
-        };
-        if let Err(error) = written.await {
-            tracing::debug!("a server's stdin broke: {error}");
-            return;
-        }
-    }
-}
-
-pub(crate) struct Router<R> {
+pub(crate) struct Router<R, W> {
     lines: Lines<R>,
+    stdin: W,
     limits: Limits,
     commands: mpsc::UnboundedReceiver<Command>,
-    to_writer: mpsc::Sender<Vec<u8>>,
     notifications: broadcast::Sender<Arc<Notification>>,
     voice: Arc<Voice>,
     /// Who waits for their turn, first come first served.
@@ -47,6 +35,8 @@ pub(crate) struct Router<R> {
     asides: VecDeque<Vec<u8>>,
     /// Who need not wait for a turn.
     asked_aside: VecDeque<Call>,
+    /// What is left of the line that is being written.
+    writing: Bytes,
     in_flight: HashMap<u64, Waiter>,
     /// How many of those were asked aside.
     in_flight_aside: usize,
@@ -56,29 +46,29 @@ pub(crate) struct Router<R> {
 enum Cause {
     Line(std::io::Result<Option<Line>>),
     Command(Option<Command>),
-    WriterReady,
-    WriterGone,
+    Written(std::io::Result<usize>),
 }
 
-impl<R: AsyncRead + Unpin> Router<R> {
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
     pub(crate) fn new(
         lines: Lines<R>,
+        stdin: W,
         limits: Limits,
         commands: mpsc::UnboundedReceiver<Command>,
-        to_writer: mpsc::Sender<Vec<u8>>,
         notifications: broadcast::Sender<Arc<Notification>>,
         voice: Arc<Voice>,
     ) -> Self {
         Self {
             lines,
+            stdin,
             limits,
             commands,
-            to_writer,
             notifications,
             voice,
             line: VecDeque::new(),
             asides: VecDeque::new(),
             asked_aside: VecDeque::new(),
+            writing: Bytes::new(),
             in_flight: HashMap::new(),
             in_flight_aside: 0,
         }
@@ -86,13 +76,14 @@ impl<R: AsyncRead + Unpin> Router<R> {
 
     pub(crate) async fn run(mut self) -> Ended {
         let end = loop {
-            let something_to_write =
-                !self.asides.is_empty() || !self.asked_aside.is_empty() || self.has_turn();
+            if self.writing.is_empty() {
+                self.begin_next();
+            }
+            // Reading and writing wait beside each other: neither holds the other up, and giving up either loses nothing.
             let cause = tokio::select! {
                 line = self.lines.next() => Cause::Line(line),
                 command = self.commands.recv() => Cause::Command(command),
-                Ok(_) = self.to_writer.reserve(), if something_to_write => Cause::WriterReady,
-                () = self.to_writer.closed() => Cause::WriterGone,
+                written = self.stdin.write(&self.writing), if !self.writing.is_empty() => Cause::Written(written),
             };
             match cause {
                 Cause::Line(Ok(Some(line))) => self.take(line),
@@ -101,8 +92,8 @@ impl<R: AsyncRead + Unpin> Router<R> {
                 Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
                 Cause::Command(Some(Command::Notify(line))) => self.asides.push_back(line),
                 Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
-                Cause::WriterReady => self.write_next(),
-                Cause::WriterGone => {
+                Cause::Written(Ok(bytes)) if bytes > 0 => self.writing.advance(bytes),
+                Cause::Written(_broken) => {
                     self.take_last_answers().await;
                     break Ended::Stdin;
                 }
@@ -134,22 +125,19 @@ impl<R: AsyncRead + Unpin> Router<R> {
         !self.line.is_empty() && self.in_flight.len() - self.in_flight_aside < self.limits.in_flight_max
     }
 
-    /// There is room for one line: the writer takes it at once.
-    fn write_next(&mut self) {
-        let line = match self.asides.pop_front() {
-            Some(line) => line,
-            None => match self.asked_aside.pop_front().or_else(|| self.line.pop_front()) {
-                Some(call) => {
-                    self.in_flight_aside += usize::from(call.waiter.permit.is_none());
-                    let line = message::request(call.ticket, &call.method, call.params.as_deref());
-                    self.in_flight.insert(call.ticket, call.waiter);
-                    line
-                }
-                None => return,
-            },
-        };
-        // Only this task sends, and it was told that there is room; a writer that is gone is noticed next.
-        let _ = self.to_writer.try_send(line);
+    /// The next line to be written, if anything may be: asides first, then whoever's turn it is.
+    fn begin_next(&mut self) {
+        if let Some(line) = self.asides.pop_front() {
+            self.writing = line.into();
+            return;
+        }
+        let aside = self.asked_aside.pop_front();
+        let next = aside.or_else(|| if self.has_turn() { self.line.pop_front() } else { None });
+        if let Some(call) = next {
+            self.in_flight_aside += usize::from(call.waiter.permit.is_none());
+            self.writing = message::request(call.ticket, &call.method, call.params.as_deref()).into();
+            self.in_flight.insert(call.ticket, call.waiter);
+        }
     }
 
     fn take(&mut self, line: Line) {

@@ -4,6 +4,7 @@
 //! an engine that comes back is used at once. What the engine said of itself is believed for a few seconds. Every request
 //! has a deadline, because an engine that hangs is as bad as one that is gone.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::errors::Error;
 use cofer_model::ProviderName;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
@@ -242,7 +244,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// The engine's reason, in its own words.
 fn message(body: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
+    #[derive(Deserialize)]
     struct Told {
         message: String,
     }
@@ -287,6 +289,29 @@ impl Open {
     pub async fn containers(&self, labels: &[String]) -> Result<Vec<Listed>, EngineError> {
         let filters = serde_json::json!({ "label": labels }).to_string();
         self.get(&format!("/containers/json?all=1&filters={}", plain::escaped(&filters))).await
+    }
+
+    /// What each volume holds, by name; the engine walks them all.
+    pub async fn volume_sizes(&self) -> Result<HashMap<String, u64>, EngineError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct DiskUsage {
+            volumes: Option<Vec<VolumeUsage>>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct VolumeUsage {
+            name: String,
+            usage_data: Option<UsageData>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct UsageData {
+            size: i64,
+        }
+        let usage: DiskUsage = self.get("/system/df").await?;
+        let size = |volume: VolumeUsage| Some((volume.name, u64::try_from(volume.usage_data?.size).ok()?));
+        Ok(usage.volumes.into_iter().flatten().filter_map(size).collect())
     }
 
     /// Asks for something whose shape is ours to read.

@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::connection::{
     ANSWER_MAX, Connection, DEED_MAX, EngineError, EngineSettings, Measure, Need, Open, Variable,
 };
+use crate::disk_watch::{self, DiskWatch};
 use crate::engine::EngineKind;
 use crate::exits::Exits;
 use crate::launch::{self, Latitude};
@@ -44,14 +45,15 @@ pub struct EngineProvider {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     name: ProviderName,
     connection: Connection,
     /// What the engine was found not to take is not tried again.
     latitude: Mutex<Latitude>,
     /// Those who carry the output of sandboxes without streams to their log.
     drains: Mutex<HashMap<SandboxId, AbortOnDropHandle<()>>>,
-    exits: Exits,
+    pub exits: Exits,
+    disk: DiskWatch,
 }
 
 impl fmt::Debug for EngineProvider {
@@ -81,6 +83,7 @@ impl EngineProvider {
             latitude: Mutex::new(Latitude { quota: true, file_size_limit: true }),
             drains: Mutex::default(),
             exits: Exits::default(),
+            disk: DiskWatch::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -313,11 +316,33 @@ impl EngineProvider {
                 let mut seen = sightings::read(inspected);
                 if let Some(seen) = &mut seen {
                     self.shared.exits.explain(seen).await;
+                    self.guard(open, seen);
                 }
                 Ok(seen)
             }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(open.failed(error)),
+        }
+    }
+
+    /// Whoever is seen running is guarded from then on, so that a Cofer that comes back guards what it finds.
+    fn guard(&self, open: &Open, seen: &Seen) {
+        match seen.sighting.state {
+            SandboxState::Made => {}
+            SandboxState::Running { .. } => self.shared.disk.begin(&self.shared, open, seen),
+            SandboxState::Ended(_) => self.shared.disk.end(&seen.sighting.id),
+        }
+    }
+
+    /// What it holds, measured here if that can be, else by the engine.
+    async fn disk_bytes(&self, open: &Open, id: &SandboxId) -> Option<u64> {
+        let extent = self.shared.disk.extent(id)?;
+        let measured = tokio::task::spawn_blocking(move || {
+            extent.is_within_reach().then(|| extent.used_bytes().ok()).flatten()
+        });
+        match measured.await.ok().flatten() {
+            Some(bytes) => Some(bytes),
+            None => disk_watch::told_by_engine(open, id).await.ok(),
         }
     }
 
@@ -416,6 +441,7 @@ impl Provider for EngineProvider {
             memory_limit: engine.enforces.memory,
             cpu_limit: engine.enforces.cpu,
             pids_limit: engine.enforces.pids,
+            // A quota, where the engine has one, knows nothing of volumes; the watch is over both.
             disk_limit: DiskLimit::Watched,
             volumes: true,
             ports: true,
@@ -533,6 +559,7 @@ impl Provider for EngineProvider {
             self.remove(&open, id).await?;
         }
         self.shared.drains.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.shared.disk.end(id);
         self.shared.exits.forget(id);
         Ok(())
     }
@@ -540,7 +567,7 @@ impl Provider for EngineProvider {
     async fn usage(&self, id: &SandboxId) -> Result<Usage, SandboxError> {
         let open = self.open().await?;
         match usage::ask(&open, &id.0).await {
-            Ok(usage) => Ok(usage),
+            Ok(usage) => Ok(Usage { disk_bytes: self.disk_bytes(&open, id).await, ..usage }),
             Err(error) if error.is_not_found() => Err(SandboxError::Gone { id: id.clone() }),
             Err(error) => Err(open.failed(error)),
         }

@@ -6,8 +6,11 @@
 mod connection;
 pub mod containers;
 mod disk;
+mod disk_watch;
 pub mod engine;
 mod exits;
+mod freezer;
+mod gauge;
 mod images;
 mod launch;
 mod plain;

@@ -87,6 +87,7 @@ struct State {
     #[serde(rename = "OOMKilled")]
     oom_killed: bool,
     exit_code: i64,
+    pid: u32,
     started_at: String,
     finished_at: String,
 }
@@ -126,6 +127,8 @@ pub(crate) struct Seen {
     /// The engine said itself that memory was the end of it, or did not.
     pub told_out_of_memory: bool,
     pub paused: bool,
+    /// Of its first process, as the engine's machine counts.
+    pub pid: u32,
     pub inspected: Inspected,
 }
 
@@ -150,6 +153,7 @@ pub(crate) fn read(inspected: Inspected) -> Option<Seen> {
         disk_limit: labels.get(DISK_LIMIT).and_then(|limit| limit.parse().ok()).map(Size::from_bytes),
         told_out_of_memory: state.oom_killed && state.exit_code != 0,
         paused: state.status == "paused",
+        pid: state.pid,
         inspected,
     })
 }

@@ -165,7 +165,7 @@ impl Store {
                 .bind(Stored(id.0))
                 .bind(Stored(new.project_id.0))
                 .bind(new.name.as_str())
-                .bind(new.config.provider.map(|provider| provider.as_str()))
+                .bind(new.config.provider.map(ProviderName::as_str))
                 .bind(HostedStatus::Creating.as_str())
                 .bind(Json(&new.config))
                 .bind(Wanted::Running.as_str())
@@ -184,7 +184,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         const SQL: &str = "UPDATE kb.agent_workspaces SET config = $2, provider = $3, \
              revision = revision + 1, updated_at = $4 WHERE id = $1";
-        let provider = placed.map(|provider| provider.as_str());
+        let provider = placed.map(ProviderName::as_str);
         let changed = rows_changed_on_each!(
             self,
             sqlx::query(SQL).bind(Stored(id.0)).bind(Json(config)).bind(provider).bind(Stored(now))

@@ -71,13 +71,18 @@ impl Start {
     /// With the engines of the bed. What it leaves in them fails the test.
     #[must_use]
     pub fn with_engines(mut self) -> Self {
-        let instance = self.variables["COFER_INSTANCE"].clone();
-        self.leaks = self.leaks.label(format!("cofer.instance={instance}"));
+        let label = format!("cofer.instance={}", self.instance());
+        self.leaks = self.leaks.label(label);
         for engine in engines::all_present() {
             let variable = format!("COFER_{}_HOST", engine.name().to_uppercase());
             self.variables.insert(variable, engine.host().to_owned());
         }
         self
+    }
+
+    /// What it marks its things in engines with.
+    pub fn instance(&self) -> &str {
+        &self.variables["COFER_INSTANCE"]
     }
 
     #[must_use]

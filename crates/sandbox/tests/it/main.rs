@@ -9,10 +9,12 @@
 mod bed;
 
 mod attaching;
+mod disk;
 mod ending;
 mod hardening;
 mod images;
 mod launching;
 mod networks;
+mod round_trip;
 mod usage;
 mod volumes;

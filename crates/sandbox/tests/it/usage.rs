@@ -11,7 +11,7 @@ conformance! {
 }
 
 async fn what_it_uses_is_told(bed: &Bed) {
-    let mut spec = bed.spec("dd if=/dev/zero of=/tmp/zeros bs=1M count=8 2>/dev/null; x=$(yes xxxxxxxxx | head -c 20000000); echo ready; read line; echo $line");
+    let mut spec = bed.spec("dd if=/dev/zero of=/tmp/zeros bs=1M count=8 conv=fsync 2>/dev/null; x=$(yes xxxxxxxxx | head -c 20000000); echo ready; read line; echo $line");
     spec.limits.memory = Size::from_bytes(256 << 20);
     let mut sandbox = bed.launch(&spec).await;
     assert_eq!(sandbox.line().await, "ready");
@@ -20,6 +20,8 @@ async fn what_it_uses_is_told(bed: &Bed) {
     assert!((20_000_000..200_000_000).contains(&usage.memory_bytes), "{usage:?}");
     assert!(usage.cpu_nanos > 1_000_000, "{usage:?}");
     assert!(usage.pids >= 2, "{usage:?}");
+    let disk = usage.disk_bytes.unwrap();
+    assert!(((8 << 20)..(10 << 20)).contains(&disk), "{usage:?}");
 }
 
 async fn one_that_is_gone_uses_nothing(bed: &Bed) {

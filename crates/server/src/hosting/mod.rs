@@ -21,9 +21,11 @@ mod reconcile;
 mod record;
 mod request;
 mod status;
+mod tenure;
 mod volumes;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cofer_model::{
@@ -43,7 +45,7 @@ use crate::http::ApiError;
 use crate::keyring::KeyRing;
 use crate::settings::HostingSettings;
 pub(crate) use fleet::Entry;
-use fleet::Fleet;
+use fleet::{Fleet, Told};
 pub(crate) use images::{BuildImage, BuiltImage};
 use planner::PlanningOffice;
 use record::History;
@@ -68,6 +70,7 @@ pub struct Hosting {
     fleet: Fleet,
     history: History,
     default_project: ProjectId,
+    in_office: AtomicBool,
     settling: tokio::sync::Mutex<()>,
     /// Rows were changed by somebody else, such as with their project.
     changed: Notify,
@@ -106,6 +109,7 @@ impl Hosting {
             fleet: Fleet::default(),
             history,
             default_project,
+            in_office: AtomicBool::default(),
             settling: tokio::sync::Mutex::default(),
             changed: Notify::new(),
             anything_to_watch: Notify::new(),
@@ -114,7 +118,7 @@ impl Hosting {
         });
         hosting.tasks.spawn(writing);
         if hosting.enabled() {
-            hosting.settle().await?;
+            hosting.run_for_office().await?;
             hosting.begin_watching();
         }
         Ok(hosting)
@@ -210,9 +214,13 @@ impl Hosting {
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }
 
+    /// Ends it and starts it anew; one that was stopped is wanted again.
     pub(crate) async fn restart(self: &Arc<Self>, entry: &Entry) -> Result<Truth, ApiError> {
-        self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await?;
-        self.settle().await?;
+        if !self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await? {
+            return Err(gone(&entry.planner.name));
+        }
+        // The supervisor hears it once: being told to restart, it wants to run.
+        entry.set_told(Told { wanted: Wanted::Running, ..entry.told() });
         entry.note_command(entry.supervised.restart());
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
     }
@@ -308,6 +316,12 @@ impl Hosting {
     /// Ends every server, all at once, and leaves nothing.
     pub async fn shut_down(&self) {
         self.stop.cancel();
+        self.end_all().await;
+        self.history.written().await;
+        self.write_down_uses().await;
+    }
+
+    async fn end_all(&self) {
         let grace = self.office.settings.stop_grace;
         let everybody = self.fleet.all_and_leaving().into_iter();
         let ends = everybody.map(|entry| async move { entry.supervised.shut_down(grace).await });
@@ -315,7 +329,6 @@ impl Hosting {
         if tokio::time::timeout(grace + SHUT_DOWN_MARGIN, all).await.is_err() {
             tracing::warn!("some hosted servers did not end in time; the next start ends them");
         }
-        self.write_down_uses().await;
     }
 
     /// Waits until what was asked last is so, or cannot be.

@@ -149,7 +149,7 @@ impl ServerPlanner {
             },
             image: config.image.clone(),
             cmd: config.cmd.clone(),
-            environment: filled(&config.environment, secrets).map_err(missing_secrets)?,
+            environment: filled(&config.environment, secrets).map_err(|missing| missing_secrets(&missing))?,
             user: config.user.clone(),
             workdir: config.workdir.clone(),
             volumes: volumes::mounts(&office.instance, self.project_id, &self.name, &config.volumes),
@@ -190,7 +190,7 @@ impl PlanningOffice {
         })?;
         secrets.retain(|name, _| named.contains(name));
         let missing: BTreeSet<_> = named.into_iter().filter(|name| !secrets.contains_key(name)).collect();
-        if missing.is_empty() { Ok(secrets) } else { Err(missing_secrets(missing)) }
+        if missing.is_empty() { Ok(secrets) } else { Err(missing_secrets(&missing)) }
     }
 }
 
@@ -202,7 +202,7 @@ fn filled(
     environment.iter().map(fill).collect()
 }
 
-fn missing_secrets(missing: BTreeSet<SecretName>) -> PlanError {
+fn missing_secrets(missing: &BTreeSet<SecretName>) -> PlanError {
     let names = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let message = format!(
         "`environment` names secrets that the project does not have: {names}; set them with `cofer secret set`"

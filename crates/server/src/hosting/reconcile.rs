@@ -32,6 +32,9 @@ impl Hosting {
     /// Brings the fleet in line with the rows.
     pub(super) async fn settle(self: &Arc<Self>) -> Result<(), StoreError> {
         let _one_at_a_time = self.settling.lock().await;
+        if !self.is_in_office() {
+            return Ok(());
+        }
         let rows = self.store.hosted_servers().await?;
         let wanted: BTreeSet<ServerId> = rows.iter().map(|row| row.id).collect();
         for row in &rows {
@@ -80,6 +83,10 @@ impl Hosting {
 
     /// Destroys what nobody wants: sandboxes of servers that are gone, and of earlier attempts.
     pub(super) async fn sweep(&self, provider: &dyn Provider) {
+        // What another Cofer of this database runs carries the same label.
+        if !self.is_in_office() {
+            return;
+        }
         let Ok(sightings) = provider.list(&self.office.instance).await else { return };
         for sighting in sightings.into_iter().filter(|sighting| sighting.owner.kind == OWNER_KIND) {
             if self.is_wanted(&sighting) {
@@ -96,8 +103,8 @@ impl Hosting {
     fn is_wanted(&self, sighting: &Sighting) -> bool {
         let id = ServerId(sighting.owner.id);
         let Some(entry) = self.fleet.get(id) else {
-            // Its supervisor is ending it, more politely than we would.
-            return self.fleet.is_leaving(id);
+            // Its supervisor is ending it, more politely than we would; or we have left office since we looked.
+            return self.fleet.is_leaving(id) || !self.is_in_office();
         };
         let truth = entry.supervised.truth().borrow().clone();
         if truth.seen < entry.last_command() {
@@ -196,7 +203,7 @@ impl Hosting {
         });
     }
 
-    fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             stop.run_until_cancelled(work).await;

@@ -12,7 +12,7 @@ use cofer_sandbox::{Providers, SandboxId};
 use cofer_store::{HostedServer, Seen, Store};
 use cofer_supervisor::{Adoptable, Facts, Memory, Truth};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Entry, Fleet};
@@ -24,6 +24,8 @@ use crate::telemetry::metrics;
 const EVENTS_WAITING_MAX: usize = 10_000;
 const BATCH_MAX: usize = 256;
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
+/// At the end of Cofer.
+const LAST_PAGES_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What a sandbox is found by after a SIGKILL, as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
@@ -116,35 +118,62 @@ pub(crate) async fn follow(store: Store, entry: Arc<Entry>, stop: CancellationTo
 /// Where events are handed in. Never waits.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    events: mpsc::Sender<(ServerId, HostedEvent)>,
+    pages: mpsc::Sender<Page>,
+}
+
+enum Page {
+    Event(ServerId, HostedEvent),
+    /// Whoever waits until everything before is written.
+    Mark(oneshot::Sender<()>),
 }
 
 impl History {
     /// The way in, and the task that writes; it ends when every way in is gone.
     pub(crate) fn open(store: Store) -> (Self, impl Future<Output = ()>) {
-        let (events, arriving) = mpsc::channel(EVENTS_WAITING_MAX);
-        (Self { events }, write_down(store, arriving))
+        let (pages, arriving) = mpsc::channel(EVENTS_WAITING_MAX);
+        (Self { pages }, write_down(store, arriving))
     }
 
     pub(crate) fn add(&self, server: ServerId, event: HostedEvent) {
         metrics::hosted_event(event.kind);
-        if self.events.try_send((server, event)).is_err() {
+        if self.pages.try_send(Page::Event(server, event)).is_err() {
             tracing::warn!("the history of server {server} has a gap: the database does not keep up");
+        }
+    }
+
+    /// Waits until what was handed in so far is written, as far as the database lets us.
+    pub(crate) async fn written(&self) {
+        let (mark, reached) = oneshot::channel();
+        let written = async {
+            if self.pages.send(Page::Mark(mark)).await.is_ok() {
+                // An error says that the writer is gone.
+                let _ = reached.await;
+            }
+        };
+        if tokio::time::timeout(LAST_PAGES_DEADLINE, written).await.is_err() {
+            tracing::warn!("the end of the history of some servers could not be written");
         }
     }
 }
 
-async fn write_down(store: Store, mut arriving: mpsc::Receiver<(ServerId, HostedEvent)>) {
-    let mut batch = Vec::new();
-    while arriving.recv_many(&mut batch, BATCH_MAX).await > 0 {
-        while let Err(error) = store.add_hosted_events(&batch).await {
-            tracing::warn!("{} events of servers are kept for later: {}", batch.len(), chain(&error));
-            if arriving.is_closed() {
-                return;
+async fn write_down(store: Store, mut arriving: mpsc::Receiver<Page>) {
+    let mut pages = Vec::new();
+    while arriving.recv_many(&mut pages, BATCH_MAX).await > 0 {
+        let (mut events, mut marks) = (Vec::new(), Vec::new());
+        for page in pages.drain(..) {
+            match page {
+                Page::Event(server, event) => events.push((server, event)),
+                Page::Mark(reached) => marks.push(reached),
             }
+        }
+        while let Err(error) = store.add_hosted_events(&events).await {
+            tracing::warn!("{} events of servers are kept for later: {}", events.len(), chain(&error));
             tokio::time::sleep(DATABASE_RETRY).await;
         }
-        batch.clear();
+        for reached in marks {
+            // Who waited may have given up.
+            let _ = reached.send(());
+        }
     }
 }
 

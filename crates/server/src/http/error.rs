@@ -3,6 +3,7 @@
 //! A handler returns an [`ApiError`]; the outermost layer (`observe`) writes it as the one envelope, because only
 //! that layer knows the trace id. The message is for the caller. The source is for the log alone.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,7 +12,7 @@ use cofer_model::{Kind, Reference, Scope};
 use cofer_sandbox::{PickError, SandboxError};
 use cofer_store::{SecretsError, StoreError};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::keyring::KeyError;
 
@@ -23,7 +24,7 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 pub struct ApiError {
     pub kind: Kind,
     pub message: String,
-    pub details: Map<String, Value>,
+    pub details: BTreeMap<String, Value>,
     pub retry_after_seconds: Option<u64>,
     /// For the log: the whole chain of causes, in one line.
     pub cause: Option<String>,
@@ -41,14 +42,21 @@ pub struct EnvelopeError {
     /// What was wrong, and what to do.
     message: String,
     #[schema(value_type = Object)]
-    details: Map<String, Value>,
+    #[schema(value_type = Object)]
+    details: BTreeMap<String, Value>,
     /// Names this request in the log.
     trace_id: String,
 }
 
 impl ApiError {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Map::new(), retry_after_seconds: None, cause: None }
+        Self {
+            kind,
+            message: message.into(),
+            details: BTreeMap::new(),
+            retry_after_seconds: None,
+            cause: None,
+        }
     }
 
     /// No such thing, or none that this caller may know of: both read the same.

@@ -97,10 +97,13 @@ fn calls(app: &App) -> OpenApiRouter<App> {
 }
 
 async fn hosting_enabled(State(app): State<App>, request: Request, next: Next) -> Response {
-    if app.hosting.enabled() {
-        return next.run(request).await;
-    }
-    let message = "hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart";
+    let message = match (app.hosting.enabled(), app.hosting.is_in_office()) {
+        (true, true) => return next.run(request).await,
+        (false, _) => "hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart",
+        (true, false) => {
+            "another Cofer on this database runs the servers; ask that one (this one takes over when it ends)"
+        }
+    };
     ApiError::new(Kind::Unavailable, message).into_response()
 }
 

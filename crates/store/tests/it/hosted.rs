@@ -173,3 +173,14 @@ async fn uses_are_written_down(bed: Bed) {
     bed.store.note_hosted_uses(&BTreeMap::from([(id, at), (ServerId::generate(), at)])).await.unwrap();
     assert_eq!(only(&bed).await.last_used_at, Some(at));
 }
+
+#[tokio::test]
+async fn of_two_processes_on_one_postgres_one_hosts_and_the_other_takes_over_when_it_ends() {
+    let Some(bed) = Bed::postgres().await else { return };
+    let (first, second) = (bed.store.clone(), bed.another().await);
+    let mut held = first.try_lease().await.unwrap().unwrap();
+    assert!(held.is_held().await);
+    assert!(second.try_lease().await.unwrap().is_none());
+    drop(held);
+    cofer_testkit::until("the lease is free", async || second.try_lease().await.unwrap().is_some()).await;
+}

@@ -6,6 +6,7 @@
 mod recovery;
 mod scenarios;
 mod stress;
+mod tenure;
 
 use std::time::Duration;
 
