@@ -77,7 +77,8 @@ mod tests {
     fn a_keeper_is_known_by_its_program_its_place_and_the_id_it_names() {
         let id = "0123456789abcdef".repeat(4);
         let folders = ["/tmp/bed".to_owned()];
-        let sandbox = format!("/usr/bin/runsc-sandbox --root=/tmp/bed/docker/runsc boot --bundle=/tmp/bed/{id} {id}");
+        let sandbox =
+            format!("/usr/bin/runsc-sandbox --root=/tmp/bed/docker/runsc boot --bundle=/tmp/bed/{id} {id}");
         assert_eq!(kept_container(&sandbox, &folders), Some(id.clone()));
         let monitor = format!("/usr/bin/conmon -c {id} -b /tmp/bed/podman-run");
         assert_eq!(kept_container(&monitor, &folders), Some(id.clone()));

@@ -31,9 +31,10 @@ async fn eight_healthy_servers_do_not_notice_eight_that_crash_all_the_time() {
     all_hosted(&host, &healthy, &json!({})).await;
     let containers = join_all(healthy.iter().map(|name| host.container(name))).await;
     let half = ["--exit-at-start", "--crash-after-ms"].iter().cycle();
-    let register = looping.iter().zip(half).map(|(name, flag)| {
-        host.register(name, MISBEHAVING, json!({"cmd": [flag, "50"]}))
-    });
+    let register = looping
+        .iter()
+        .zip(half)
+        .map(|(name, flag)| host.register(name, MISBEHAVING, json!({"cmd": [flag, "50"]})));
     join_all(register).await.iter().for_each(|answer| assert_eq!(answer.status, 201, "{answer:?}"));
 
     let mut calls = 0;

@@ -68,7 +68,10 @@ async fn while_the_engine_is_away_calls_fail_at_once_and_afterwards_all_is_as_be
     for name in ["one", "two"] {
         let status = host.until(name, "told as it is", |s| s["status"] == "error").await;
         assert_eq!(status["bridge_connected"], false, "{status:#}");
-        assert!(status["reason"].as_str().is_some_and(|reason| reason.contains("not available")), "{status:#}");
+        assert!(
+            status["reason"].as_str().is_some_and(|reason| reason.contains("not available")),
+            "{status:#}"
+        );
         refuses(&host, name, "503 unavailable").await;
     }
     let asked = Instant::now();

@@ -140,7 +140,8 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_so_and_nothing_is_there_
             let (status, before) = (answer.await.unwrap(), fates[name]);
             told += &format!(" {name} was {before:?}, {deed:?} {status};");
             let after = deed.leads_to(before);
-            possible.insert(name, if (200..300).contains(&status) { vec![after] } else { vec![before, after] });
+            possible
+                .insert(name, if (200..300).contains(&status) { vec![after] } else { vec![before, after] });
         }
         println!("{told}");
         fates = settle(&host, &possible, &format!("{told}; log of the life before: {log}")).await;
@@ -165,7 +166,8 @@ async fn settle<'a>(
     let mut fates = BTreeMap::new();
     for (name, possible) in possible {
         let fate = if registered.contains(*name) {
-            let settled = host.until(name, told, |s| s["status"] == "ready" || s["status"] == "stopped").await;
+            let settled =
+                host.until(name, told, |s| s["status"] == "ready" || s["status"] == "stopped").await;
             if settled["status"] == "ready" { Fate::Running } else { Fate::Stopped }
         } else {
             Fate::Absent
