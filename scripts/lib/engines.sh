@@ -42,6 +42,11 @@ docker_start() {
   write_runsc_wrapper
   echo '{}' >"$BED_RUN/daemon.json" # so that the machine's own daemon.json has no say
   rm -rf "$BED/docker/network"      # networks of an earlier bed name a bridge that is gone
+  docker_launch
+  docker_remove_everything # what a killed run may have left in the image cache's data root
+}
+
+docker_launch() {
   launch docker dockerd --config-file "$BED_RUN/daemon.json" \
     --data-root "$BED/docker" --exec-root "$BED_RUN/docker" --pidfile "$BED_RUN/docker.pid" \
     -H "unix://$BED_RUN/docker.sock" \
@@ -50,7 +55,6 @@ docker_start() {
     --add-runtime "runsc=$BED_RUN/runsc" \
     --default-ulimit nofile=4096:4096 --shutdown-timeout 5
   await_ready docker
-  docker_remove_everything # what a killed run may have left in the image cache's data root
 }
 
 # The flags that let an old gVisor run without KVM and on kernels it does not know. "host" is the
@@ -79,10 +83,14 @@ podman_is_ready() {
 podman_start() {
   write_podman_configuration
   rm -rf "$BED/podman/libpod" # the database: it remembers an earlier run directory, and refuses ours
+  podman_launch
+  podman_forget_orphans
+}
+
+podman_launch() {
   launch podman env -C "$BED_RUN" "CONTAINERS_CONF=$BED_RUN/containers.conf" "CONTAINERS_STORAGE_CONF=$BED_RUN/storage.conf" \
     podman system service --time=0 "unix://$BED_RUN/podman.sock"
   await_ready podman
-  podman_forget_orphans
 }
 
 # Containers of a run that was killed, which the new database does not know but the storage does.

@@ -243,6 +243,19 @@ impl App {
         until(&wanted, async || self.get("/metrics").await.text.lines().any(|line| line == wanted)).await;
     }
 
+    /// The mark on everything of it in the engines: the label `cofer.instance` has this value.
+    pub fn instance(&self) -> &str {
+        &self.start.variables["COFER_INSTANCE"]
+    }
+
+    /// How much memory it has now.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kibibytes << 10
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
     }

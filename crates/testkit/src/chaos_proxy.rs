@@ -1,4 +1,4 @@
-//! A TCP proxy that misbehaves on command, to stand in front of any server.
+//! A TCP proxy that misbehaves on command, to stand in front of any server, on a port or on a socket of this machine.
 //!
 //! ```text
 //!   open ──────► bytes flow both ways, late if told so
@@ -13,9 +13,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixStream};
 use tokio::select;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -47,7 +46,7 @@ pub struct ChaosProxy {
 }
 
 impl ChaosProxy {
-    /// Starts one that forwards to `target` (`host:port`), open and without delay. Called inside a runtime.
+    /// Starts one that forwards to `target` (`host:port` or `unix:///path`), open and without delay. Called inside a runtime.
     pub fn in_front_of(target: impl Into<String>) -> io::Result<Self> {
         // This socket is bound for as long as the proxy lives and never listens: it keeps the port ours while
         // the proxy is cut, and connections to a port where nobody listens are refused.
@@ -191,7 +190,7 @@ async fn carry(mut client: TcpStream, target: String, flow: watch::Receiver<Flow
     let Some(mut server) = server else { return reset(&client) };
     let ended = {
         let (from_client, to_client) = client.split();
-        let (from_server, to_server) = server.split();
+        let (from_server, to_server) = server.halves();
         let both_ways = async {
             tokio::try_join!(
                 pump(from_client, to_server, flow.clone()),
@@ -206,19 +205,52 @@ async fn carry(mut client: TcpStream, target: String, flow: watch::Receiver<Flow
     };
     if ended.is_err() {
         reset(&client);
-        reset(&server);
+        if let Server::Tcp(server) = &server {
+            reset(server);
+        }
+    }
+}
+
+/// The other end of a connection.
+enum Server {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+type Source<'a> = Box<dyn AsyncRead + Send + Unpin + 'a>;
+type Drain<'a> = Box<dyn AsyncWrite + Send + Unpin + 'a>;
+
+impl Server {
+    fn halves(&mut self) -> (Source<'_>, Drain<'_>) {
+        match self {
+            Self::Tcp(stream) => {
+                let (from, to) = stream.split();
+                (Box::new(from), Box::new(to))
+            }
+            Self::Unix(stream) => {
+                let (from, to) = stream.split();
+                (Box::new(from), Box::new(to))
+            }
+        }
     }
 }
 
 /// A connection made while frozen reaches the server when it thaws.
-async fn dial(target: &str, flow: watch::Receiver<Flow>) -> io::Result<TcpStream> {
+async fn dial(target: &str, flow: watch::Receiver<Flow>) -> io::Result<Server> {
     latency(flow).await?;
+    if let Some(path) = target.strip_prefix("unix://") {
+        return UnixStream::connect(path).await.map(Server::Unix);
+    }
     let server = TcpStream::connect(target).await?;
     server.set_nodelay(true)?;
-    Ok(server)
+    Ok(Server::Tcp(server))
 }
 
-async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, flow: watch::Receiver<Flow>) -> io::Result<()> {
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    flow: watch::Receiver<Flow>,
+) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let bytes = from.read(&mut chunk).await?;

@@ -11,11 +11,14 @@
 //! # }
 //! ```
 
+use std::collections::HashMap;
 use std::env;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use bollard::Docker;
+use bollard::models::ContainerSummaryStateEnum;
+use bollard::query_parameters::ListContainersOptionsBuilder;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use url::Url;
@@ -118,6 +121,34 @@ impl Engine {
     pub async fn client(&self) -> Result<Docker, bollard::errors::Error> {
         Docker::connect_with_host(&self.host)?.negotiate_version().await
     }
+
+    /// Everybody's.
+    pub(crate) async fn container_ids(&self) -> Result<Vec<String>, bollard::errors::Error> {
+        let options = ListContainersOptionsBuilder::new().all(true).build();
+        let listed = self.client().await?.list_containers(Some(options)).await?;
+        Ok(listed.into_iter().filter_map(|container| container.id).collect())
+    }
+
+    /// Every container with this label (`name=value`), whatever its state.
+    pub async fn containers(&self, label: &str) -> Result<Vec<Container>, bollard::errors::Error> {
+        let filter = HashMap::from([("label", vec![label])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filter).build();
+        let listed = self.client().await?.list_containers(Some(options)).await?;
+        let container = |listed: bollard::models::ContainerSummary| Container {
+            id: listed.id.unwrap_or_default(),
+            labels: listed.labels.unwrap_or_default(),
+            runs: listed.state == Some(ContainerSummaryStateEnum::RUNNING),
+        };
+        Ok(listed.into_iter().map(container).collect())
+    }
+}
+
+/// A container as an engine lists it.
+#[derive(Debug, Clone)]
+pub struct Container {
+    pub id: String,
+    pub labels: HashMap<String, String>,
+    pub runs: bool,
 }
 
 /// The `PostgreSQL` server of the bed.

@@ -105,6 +105,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     entries: RwLock<BTreeMap<ServerId, Arc<Entry>>>,
+    /// Those whose row is gone and whose sandbox may not be yet. Nobody finds them by name any more.
+    leaving: RwLock<BTreeMap<ServerId, Arc<Entry>>>,
 }
 
 impl Fleet {
@@ -136,7 +138,30 @@ impl Fleet {
         entries.insert(entry.planner.id, entry);
     }
 
-    pub(crate) fn remove(&self, id: ServerId) -> Option<Arc<Entry>> {
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    /// From now on it is only waited for.
+    pub(crate) fn leaves(&self, entry: &Arc<Entry>) {
+        let id = entry.planner.id;
+        self.leaving.write().unwrap_or_else(PoisonError::into_inner).insert(id, entry.clone());
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    pub(crate) fn has_left(&self, id: ServerId) {
+        self.leaving.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// They are somebody else's now.
+    pub(crate) fn forget_all(&self) {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) fn is_leaving(&self, id: ServerId) -> bool {
+        self.leaving.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
+    }
+
+    /// Everybody who may still have a sandbox.
+    pub(crate) fn all_and_leaving(&self) -> Vec<Arc<Entry>> {
+        let mut all = self.all();
+        all.extend(self.leaving.read().unwrap_or_else(PoisonError::into_inner).values().cloned());
+        all
     }
 }

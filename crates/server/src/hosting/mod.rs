@@ -152,7 +152,7 @@ impl Hosting {
 
     /// Registers a server, starts it, and waits for the outcome. What cannot be started at all is undone.
     pub(crate) async fn register(
-        &self,
+        self: &Arc<Self>,
         project: &Project,
         name: ServerName,
         config: HostedConfig,
@@ -176,7 +176,7 @@ impl Hosting {
     }
 
     /// Another configuration, in a new sandbox. An image that cannot be had leaves everything as it was.
-    pub(crate) async fn change(&self, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
+    pub(crate) async fn change(self: &Arc<Self>, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
         let old = entry.planner.blueprint();
         let places_anew = change.places_anew();
         let config = change.apply(&old.config)?;
@@ -199,7 +199,7 @@ impl Hosting {
     }
 
     /// What a person wants from now on, also after a restart of Cofer.
-    pub(crate) async fn want(&self, entry: &Entry, wanted: Wanted) -> Result<Truth, ApiError> {
+    pub(crate) async fn want(self: &Arc<Self>, entry: &Entry, wanted: Wanted) -> Result<Truth, ApiError> {
         if !self.store.set_hosted_wanted(entry.planner.id, wanted, Moment::now()).await? {
             return Err(gone(&entry.planner.name));
         }
@@ -208,7 +208,7 @@ impl Hosting {
     }
 
     /// Wants it to run, and starts it also where it ended by itself and was left so.
-    pub(crate) async fn start(&self, entry: &Entry) -> Result<Truth, ApiError> {
+    pub(crate) async fn start(self: &Arc<Self>, entry: &Entry) -> Result<Truth, ApiError> {
         self.want(entry, Wanted::Running).await?;
         entry.note_command(entry.supervised.start_now());
         Ok(self.settled(entry, SETTLED_DEADLINE).await)
@@ -226,14 +226,16 @@ impl Hosting {
     }
 
     /// Forgets the server and ends it. Its volumes stay.
-    pub(crate) async fn remove(&self, entry: &Arc<Entry>) -> Result<(), ApiError> {
+    pub(crate) async fn remove(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), ApiError> {
         if !self.store.delete_hosted_server(entry.planner.id).await? {
             return Err(gone(&entry.planner.name));
         }
-        self.let_go(entry);
+        let asked = self.let_go(entry);
         let mut truth = entry.supervised.truth();
-        let gone = tokio::time::timeout(GONE_DEADLINE, truth.wait_for(|truth| truth.gone)).await;
-        if gone.is_err() {
+        // With a reason why it is not gone, such as an engine that is away, it goes on without whoever asked.
+        let gone_or_not = truth.wait_for(|truth| truth.gone || truth.seen >= asked && truth.reason.is_some());
+        let gone = tokio::time::timeout(GONE_DEADLINE, gone_or_not).await;
+        if !gone.is_ok_and(|truth| truth.is_ok_and(|truth| truth.gone)) {
             let name = &entry.planner.name;
             tracing::warn!("server {name} is deleted; its sandbox is still being ended");
         }
@@ -242,9 +244,16 @@ impl Hosting {
 
     /// Removes the volumes of a server that is gone.
     pub(crate) async fn remove_volumes_of(&self, entry: &Entry) -> Result<(), ApiError> {
-        let paths = &entry.planner.blueprint().config.volumes;
+        let blueprint = entry.planner.blueprint();
+        let paths = &blueprint.config.volumes;
         let mounts =
             volumes::mounts(&self.office.instance, entry.planner.project_id, &entry.planner.name, paths);
+        if let Some(home) = blueprint.config.provider.or(blueprint.placed)
+            && !mounts.is_empty()
+        {
+            // Below, an engine that is away has no volumes; of the one that has these that must not be believed.
+            self.office.providers.get(home).examine().await?;
+        }
         for (provider, volume) in self.volumes().await? {
             if mounts.iter().any(|mount| mount.name == volume.name) {
                 self.office.providers.get(provider).remove_volume(&volume.name).await?;
@@ -314,8 +323,8 @@ impl Hosting {
 
     async fn end_all(&self) {
         let grace = self.office.settings.stop_grace;
-        let ends =
-            self.fleet.all().into_iter().map(|entry| async move { entry.supervised.shut_down(grace).await });
+        let everybody = self.fleet.all_and_leaving().into_iter();
+        let ends = everybody.map(|entry| async move { entry.supervised.shut_down(grace).await });
         let all = futures_util::future::join_all(ends);
         if tokio::time::timeout(grace + SHUT_DOWN_MARGIN, all).await.is_err() {
             tracing::warn!("some hosted servers did not end in time; the next start ends them");
@@ -361,7 +370,9 @@ fn has_settled(truth: &Truth) -> bool {
         truth.status,
         HostedStatus::Ready | HostedStatus::Unresponsive | HostedStatus::Stopped | HostedStatus::Error
     );
-    at_rest || truth.gone || truth.restart_count > 0 || truth.crash_loop.next_restart_at.is_some()
+    // It is to end, and something is in the way: the engine is away.
+    let waits = truth.status == HostedStatus::Stopping && truth.reason.is_some();
+    at_rest || waits || truth.gone || truth.restart_count > 0 || truth.crash_loop.next_restart_at.is_some()
 }
 
 /// Why it could not be started: for good, or because an engine is away.

@@ -19,8 +19,8 @@ use super::fleet::{Entry, Told};
 use super::planner::{Blueprint, OWNER_KIND, ServerPlanner};
 use super::record::{follow, memory_of};
 
-/// One for each engine: gVisor is a runtime of one of these two.
-const ENGINES: [ProviderName; 2] = [ProviderName::Docker, ProviderName::Podman];
+/// Whoever may have sandboxes of ours. gVisor shares an engine with one of the others, but each lists and hears its own alone.
+const PROVIDERS: [ProviderName; 3] = [ProviderName::Gvisor, ProviderName::Docker, ProviderName::Podman];
 /// Ends are told by the engine; this finds what was not told.
 const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
 /// Between attempts to hear an engine that is away.
@@ -30,7 +30,7 @@ const SETTLE_EVERY: Duration = Duration::from_secs(60);
 
 impl Hosting {
     /// Brings the fleet in line with the rows.
-    pub(super) async fn settle(&self) -> Result<(), StoreError> {
+    pub(super) async fn settle(self: &Arc<Self>) -> Result<(), StoreError> {
         let _one_at_a_time = self.settling.lock().await;
         if !self.is_in_office() {
             return Ok(());
@@ -66,17 +66,19 @@ impl Hosting {
         self.anything_to_watch.notify_waiters();
     }
 
-    /// Takes a server out of the fleet: it ends, and its sandbox goes. Its end is waited for when we stop.
-    pub(super) fn let_go(&self, entry: &Arc<Entry>) {
-        self.fleet.remove(entry.planner.id);
-        entry.supervised.remove();
-        // Whoever holds the entry keeps its driver at work.
-        let (entry, stop) = (entry.clone(), self.stop.clone());
-        self.tasks.spawn(async move {
-            let mut truth = entry.supervised.truth();
+    /// Takes a server out of the fleet: it ends, and its sandbox goes. Its end is waited for when we stop. Gives the number of the
+    /// command.
+    pub(super) fn let_go(self: &Arc<Self>, entry: &Arc<Entry>) -> u64 {
+        // Among those who leave first: one that is in neither place would be swept away in the middle of its polite end.
+        self.fleet.leaves(entry);
+        let asked = entry.supervised.remove();
+        let (hosting, entry) = (self.clone(), entry.clone());
+        self.spawn_until_stop(async move {
             // An error says that the driver ended, which is an end as well.
-            let _ = stop.run_until_cancelled(truth.wait_for(|truth| truth.gone)).await;
+            let _ = entry.supervised.truth().wait_for(|truth| truth.gone).await;
+            hosting.fleet.has_left(entry.planner.id);
         });
+        asked
     }
 
     /// Destroys what nobody wants: sandboxes of servers that are gone, and of earlier attempts.
@@ -99,11 +101,16 @@ impl Hosting {
     }
 
     fn is_wanted(&self, sighting: &Sighting) -> bool {
-        let Some(entry) = self.fleet.get(ServerId(sighting.owner.id)) else {
-            // It may have been registered a moment ago, and only its row be there yet; or be on its way out.
-            return false;
+        let id = ServerId(sighting.owner.id);
+        let Some(entry) = self.fleet.get(id) else {
+            // Its supervisor is ending it, more politely than we would.
+            return self.fleet.is_leaving(id);
         };
         let truth = entry.supervised.truth().borrow().clone();
+        if truth.seen < entry.last_command() {
+            // What it says of itself is from before it was told what is wanted.
+            return true;
+        }
         match &truth.sandbox {
             Some(current) => *current == sighting.id,
             // While it is being started the sandbox is there before anybody has told of it.
@@ -111,9 +118,9 @@ impl Hosting {
         }
     }
 
-    /// Hears one engine: whoever ended is looked at. An engine that went away and came back may have lost what we had there.
-    async fn listen(self: Arc<Self>, engine: ProviderName) {
-        let provider = self.office.providers.get(engine);
+    /// Hears one provider: whoever ended is looked at. An engine that went away and came back may have lost what we had there.
+    async fn listen(self: Arc<Self>, provider: ProviderName) {
+        let provider = self.office.providers.get(provider);
         self.sweep(&*provider).await;
         loop {
             self.wait_for_a_server().await;
@@ -147,14 +154,14 @@ impl Hosting {
         }
     }
 
-    /// One question to each engine that has something of ours, and a look at whoever does not run there any more.
+    /// One question to each provider that has something of ours, and a look at whoever does not run there any more.
     async fn backstop(&self) {
-        for engine in ENGINES {
-            let there: Vec<_> = self.fleet.all().into_iter().filter(|entry| is_on(entry, engine)).collect();
+        for provider in PROVIDERS {
+            let there: Vec<_> = self.fleet.all().into_iter().filter(|entry| is_on(entry, provider)).collect();
             if there.is_empty() {
                 continue;
             }
-            let Ok(sightings) = self.office.providers.get(engine).list(&self.office.instance).await else {
+            let Ok(sightings) = self.office.providers.get(provider).list(&self.office.instance).await else {
                 continue;
             };
             let runs = |sighting: &&Sighting| matches!(sighting.state, SandboxState::Running { .. });
@@ -170,8 +177,8 @@ impl Hosting {
 
     /// Everything that goes on as long as Cofer does.
     pub(super) fn begin_watching(self: &Arc<Self>) {
-        for engine in ENGINES {
-            self.spawn_until_stop(self.clone().listen(engine));
+        for provider in PROVIDERS {
+            self.spawn_until_stop(self.clone().listen(provider));
         }
         let hosting = self.clone();
         self.spawn_until_stop(async move {
@@ -189,8 +196,8 @@ impl Hosting {
                 if let Err(error) = hosting.settle().await {
                     tracing::warn!("hosted servers could not be compared with the database: {error}");
                 }
-                for engine in ENGINES {
-                    hosting.sweep(&*hosting.office.providers.get(engine)).await;
+                for provider in PROVIDERS {
+                    hosting.sweep(&*hosting.office.providers.get(provider)).await;
                 }
             }
         });
@@ -204,12 +211,10 @@ impl Hosting {
     }
 }
 
-fn is_on(entry: &Entry, engine: ProviderName) -> bool {
+fn is_on(entry: &Entry, provider: ProviderName) -> bool {
     let truth = entry.supervised.truth();
     let truth = truth.borrow();
-    // gVisor may be a runtime of either.
-    truth.sandbox.is_some()
-        && truth.provider.is_some_and(|provider| provider == engine || provider == ProviderName::Gvisor)
+    truth.sandbox.is_some() && truth.provider == Some(provider)
 }
 
 fn blueprint_of(row: &HostedServer) -> Blueprint {

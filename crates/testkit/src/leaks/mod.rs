@@ -10,7 +10,8 @@
 //!
 //! What belongs to a test is told by a mark it inherits: processes by the variable `COFER_TEST_RUN=<uuid>` in
 //! their environment, things in container engines by a label. Only what bears the mark is ever removed; what is
-//! found otherwise (an unmarked child of this process, or of a marked one) is reported and left alone.
+//! found otherwise (an unmarked child of this process or of a marked one, the keeper of a container that is gone) is
+//! reported and left alone.
 //!
 //! The check waits a little for things that are on their way out, and blocks its thread: drop what owns them
 //! first. It is made for a process per test (`cargo nextest`). Where tests share one, children of the process
@@ -19,6 +20,7 @@
 mod descriptors;
 mod engines;
 mod processes;
+mod sandboxes;
 mod worktrees;
 
 use std::collections::BTreeSet;
@@ -149,8 +151,9 @@ impl Leaks {
     fn find(&self) -> Vec<Leak> {
         let processes = self.processes.find().into_iter().map(Leak::Process);
         let in_engines = self.label.iter().flat_map(|label| engines::find(label)).map(Leak::InEngine);
+        let keepers = self.label.iter().flat_map(|_| sandboxes::find()).map(Leak::Process);
         let worktrees = self.repositories.iter().flat_map(Worktrees::added).map(Leak::Worktree);
-        processes.chain(in_engines).chain(worktrees).collect()
+        processes.chain(in_engines).chain(keepers).chain(worktrees).collect()
     }
 }
 

@@ -73,6 +73,12 @@ impl Processes {
     }
 }
 
+/// All that began after this process did.
+pub(super) fn since_this_one_began() -> Vec<Process> {
+    let Some(me) = read(process::id().cast_signed(), "") else { return Vec::new() };
+    all("").into_iter().filter(|process| process.started > me.started).collect()
+}
+
 fn all(run: &str) -> Vec<Process> {
     numbers_in("/proc").filter_map(|pid| read(pid, run)).collect()
 }
@@ -137,6 +143,10 @@ fn memory(pid: i32) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 impl Process {
+    pub(super) fn command(&self) -> &str {
+        &self.command
+    }
+
     pub(super) fn identity(&self) -> String {
         format!("process {} started at {}", self.pid, self.started)
     }

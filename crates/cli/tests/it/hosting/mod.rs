@@ -3,14 +3,18 @@
 //! A test is an `async fn(Host)`; [`on_each_provider!`] makes one of each for every provider. A `Host` is a running Cofer with the
 //! engines of the bed; what it leaves in them fails the test.
 
+mod recovery;
 mod scenarios;
+mod stress;
 mod tenure;
 
 use std::time::Duration;
 
 use cofer_testkit::app::{Answer, App, Start};
-use cofer_testkit::engines;
+use cofer_testkit::engines::{self, Container};
+use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 /// Makes a test of each function for each provider: `docker::…`, `gvisor::…`, `podman::…`.
 macro_rules! on_each_provider {
@@ -33,6 +37,9 @@ use on_each_provider;
 
 pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
 const MISBEHAVING: &str = "cofer-test/misbehaving";
+/// Longer than anything here takes to become so, even on a busy machine.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+const ANSWER_MAX: Duration = Duration::from_secs(90);
 
 /// A Cofer that hosts, and the provider that a test is about.
 pub(crate) struct Host {
@@ -54,6 +61,16 @@ impl Host {
         };
         let start = crate::start().with_engines().variable("COFER_STOP_GRACE_MS", "5000");
         Some(Self { app: more(start).serve().await, provider })
+    }
+
+    /// With these lines in its settings file.
+    pub(crate) async fn configured(provider: &'static str, settings: &str) -> Option<Self> {
+        Self::started(provider, |start| {
+            let file = start.path().join("cofer.toml");
+            std::fs::write(&file, settings).unwrap();
+            start.variable("COFER_CONFIG", file.display().to_string())
+        })
+        .await
     }
 
     /// SIGKILL, and a new start on the same data.
@@ -87,7 +104,7 @@ impl Host {
 
     /// Waits until its status object is like this.
     pub(crate) async fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        let deadline = tokio::time::Instant::now() + SETTLE_MAX;
         loop {
             let status = self.status(name).await;
             if holds(&status) {
@@ -120,11 +137,58 @@ impl Host {
     }
 
     /// Calls a tool whose fate is not of interest, without waiting.
-    pub(crate) fn begin(&self, name: &str, tool: &str, arguments: &Value) -> tokio::task::JoinHandle<u16> {
+    pub(crate) fn begin(&self, name: &str, tool: &str, arguments: &Value) -> JoinHandle<u16> {
         let body = json!({"method": "tools/call", "params": {"name": tool, "arguments": arguments}});
-        let request = self.app.request(reqwest::Method::POST, &format!("{SERVERS}/{name}/call"));
-        let request = request.bearer_auth(&self.app.token).json(&body);
+        self.ask(Method::POST, &format!("/{name}/call"), Some(body))
+    }
+
+    /// Asks something of hosting without waiting. The status of the answer; 0 where none came.
+    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<Value>) -> JoinHandle<u16> {
+        let request = self.app.request(method, &format!("{SERVERS}{path}")).timeout(ANSWER_MAX);
+        let request = request.bearer_auth(&self.app.token).json(&body.unwrap_or_else(|| json!({})));
         tokio::spawn(async move { request.send().await.map_or(0, |answer| answer.status().as_u16()) })
+    }
+
+    /// Every container of this Cofer, in both engines, whatever its state.
+    pub(crate) async fn containers(&self) -> Vec<Container> {
+        let label = format!("cofer.instance={}", self.app.instance());
+        let mut all = Vec::new();
+        for engine in engines::all_present() {
+            all.extend(engine.containers(&label).await.unwrap());
+        }
+        all
+    }
+
+    /// The id of the one container that this server has.
+    pub(crate) async fn container(&self, name: &str) -> String {
+        let all = self.containers().await;
+        let mut its = all.iter().filter(|container| container.labels["cofer.name"] == name);
+        let (first, second) = (its.next(), its.next());
+        assert!(second.is_none(), "two for one: {all:#?}");
+        first.unwrap_or_else(|| panic!("{name} has no container: {all:#?}")).id.clone()
+    }
+
+    /// Waits until each of these answers calls, from one container, and nobody else has a container.
+    pub(crate) async fn until_only(&self, running: &[&str]) {
+        for name in running {
+            self.until_status(name, "ready").await;
+            assert_eq!(self.tool(name, "echo", json!({"text": name})).await, *name);
+        }
+        let mut expected: Vec<_> = running.iter().map(ToString::to_string).collect();
+        expected.sort();
+        let deadline = tokio::time::Instant::now() + SETTLE_MAX;
+        loop {
+            let all = self.containers().await;
+            let mut names: Vec<_> =
+                all.iter().map(|container| container.labels["cofer.name"].clone()).collect();
+            names.sort();
+            if names == expected && all.iter().all(|container| container.runs) {
+                return;
+            }
+            let late = tokio::time::Instant::now() > deadline;
+            assert!(!late, "not {expected:?} but {all:#?}; log: {}", self.app.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     pub(crate) async fn post(&self, name: &str, verb: &str) -> Value {
