@@ -138,11 +138,15 @@ impl Fleet {
         entries.insert(entry.planner.id, entry);
     }
 
+    pub(crate) fn remove(&self, id: ServerId) -> Option<Arc<Entry>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
     /// From now on it is only waited for.
     pub(crate) fn leaves(&self, entry: &Arc<Entry>) {
         let id = entry.planner.id;
         self.leaving.write().unwrap_or_else(PoisonError::into_inner).insert(id, entry.clone());
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.remove(id);
     }
 
     pub(crate) fn has_left(&self, id: ServerId) {

@@ -215,7 +215,7 @@ impl Hosting {
     }
 
     /// Ends it and starts it anew; one that was stopped is wanted again.
-    pub(crate) async fn restart(&self, entry: &Entry) -> Result<Truth, ApiError> {
+    pub(crate) async fn restart(self: &Arc<Self>, entry: &Entry) -> Result<Truth, ApiError> {
         if !self.store.set_hosted_wanted(entry.planner.id, Wanted::Running, Moment::now()).await? {
             return Err(gone(&entry.planner.name));
         }

@@ -103,8 +103,8 @@ impl Hosting {
     fn is_wanted(&self, sighting: &Sighting) -> bool {
         let id = ServerId(sighting.owner.id);
         let Some(entry) = self.fleet.get(id) else {
-            // Its supervisor is ending it, more politely than we would.
-            return self.fleet.is_leaving(id);
+            // Its supervisor is ending it, more politely than we would; or we have left office since we looked.
+            return self.fleet.is_leaving(id) || !self.is_in_office();
         };
         let truth = entry.supervised.truth().borrow().clone();
         if truth.seen < entry.last_command() {

