@@ -153,6 +153,11 @@ impl Fleet {
         self.leaving.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
+    /// They are somebody else's now.
+    pub(crate) fn forget_all(&self) {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     pub(crate) fn is_leaving(&self, id: ServerId) -> bool {
         self.leaving.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }

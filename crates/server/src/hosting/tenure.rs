@@ -71,8 +71,6 @@ impl Hosting {
         tracing::warn!("another Cofer on this database took over; ending the servers that run here");
         self.in_office.store(false, Ordering::Relaxed);
         self.end_all().await;
-        for entry in self.fleet.all() {
-            self.fleet.remove(entry.planner.id);
-        }
+        self.fleet.forget_all();
     }
 }

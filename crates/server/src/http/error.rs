@@ -42,7 +42,6 @@ pub struct EnvelopeError {
     /// What was wrong, and what to do.
     message: String,
     #[schema(value_type = Object)]
-    #[schema(value_type = Object)]
     details: BTreeMap<String, Value>,
     /// Names this request in the log.
     trace_id: String,
