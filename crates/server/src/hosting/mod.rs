@@ -53,7 +53,7 @@ pub use request::{Change, Registration};
 pub use status::ServerStatus;
 
 /// How long a request waits for what it asked for to be so; then it answers with how far things are.
-const SETTLED_DEADLINE: Duration = Duration::from_secs(60);
+const SETTLED_DEADLINE: Duration = Duration::from_mins(1);
 /// How long a removal waits for the sandbox to be gone. What takes longer goes on without it.
 const GONE_DEADLINE: Duration = Duration::from_secs(45);
 /// Beside the grace that servers get at the end.

@@ -212,6 +212,8 @@ fn missing_secrets(missing: &BTreeSet<SecretName>) -> PlanError {
 
 fn mask_of(secrets: &BTreeMap<SecretName, SecretString>) -> Mask {
     let mut mask = Mask::default();
-    secrets.values().for_each(|value| mask.hide(value));
+    for value in secrets.values() {
+        mask.hide(value);
+    }
     mask
 }

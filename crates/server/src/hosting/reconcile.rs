@@ -26,7 +26,7 @@ const BACKSTOP_EVERY: Duration = Duration::from_secs(5);
 /// Between attempts to hear an engine that is away.
 const LISTEN_RETRY: Duration = Duration::from_secs(2);
 /// How often rows and sandboxes are compared though nobody said that anything changed.
-const SETTLE_EVERY: Duration = Duration::from_secs(60);
+const SETTLE_EVERY: Duration = Duration::from_mins(1);
 
 impl Hosting {
     /// Brings the fleet in line with the rows.

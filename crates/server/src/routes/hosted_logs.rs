@@ -60,12 +60,12 @@ pub async fn logs(
         let lines: Vec<_> = entry.supervised.logs().tail(tail).iter().map(|line| Line::of(line)).collect();
         return Ok(Json(lines).into_response());
     }
-    let lines = follow(entry.supervised.clone(), tail).take_until(app.stopping.clone().cancelled_owned());
+    let lines = follow(&entry.supervised, tail).take_until(app.stopping.clone().cancelled_owned());
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
 /// The newest lines, then each as it comes, until the server is removed.
-fn follow(server: Supervised, tail: usize) -> impl Stream<Item = Result<Event, Infallible>> {
+fn follow(server: &Supervised, tail: usize) -> impl Stream<Item = Result<Event, Infallible>> + use<> {
     let (before, coming) = server.logs().follow(tail);
     let mut truth = server.truth();
     let gone = async move {
@@ -92,6 +92,7 @@ fn event(line: &LogLine) -> Event {
 /// A line as it is sent.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = LogLine)]
+#[expect(clippy::struct_field_names, reason = "the contract names its fields")]
 pub struct Line {
     at: Moment,
     /// `stderr`, or `stdout` of a server without a bridge.

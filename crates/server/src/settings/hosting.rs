@@ -73,8 +73,10 @@ impl CrashLoopSettings {
 
 impl HostingSettings {
     pub(super) fn decide(flags: &Layer, file: &Layer) -> Result<Self, SettingsError> {
-        let default_provider = word("default_provider", &flags.default_provider, &file.default_provider)?;
-        let default_network = word("default_network", &flags.default_network, &file.default_network)?;
+        let default_provider =
+            word("default_provider", flags.default_provider.as_ref(), file.default_provider.as_ref())?;
+        let default_network =
+            word("default_network", flags.default_network.as_ref(), file.default_network.as_ref())?;
         let either = |flag: &Option<String>, file: &Option<String>| text(flag.clone(), file.clone());
         let decided = Self {
             enabled: flags.enable_agent_workspaces.or(file.enable_agent_workspaces).unwrap_or(true),
@@ -117,9 +119,9 @@ impl HostingSettings {
 /// One of a closed set, or a refusal that lists them.
 fn word<T: std::str::FromStr<Err = cofer_model::UnknownWord>>(
     name: &'static str,
-    flag: &Option<String>,
-    file: &Option<String>,
+    flag: Option<&String>,
+    file: Option<&String>,
 ) -> Result<Option<T>, SettingsError> {
-    let given = text(flag.clone(), file.clone());
+    let given = text(flag.cloned(), file.cloned());
     given.map(|given| given.parse()).transpose().map_err(|source| SettingsError::Word { name, source })
 }
