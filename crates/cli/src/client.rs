@@ -16,7 +16,7 @@ use cofer_server::data_dir;
 use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -241,7 +241,7 @@ impl Client {
         &self,
         path: &[&str],
         query: &[(&str, &str)],
-        body: &Value,
+        body: &impl Serialize,
     ) -> Result<Answer, Failure> {
         let request = self.request(Method::POST, path)?.query(query).json(body).timeout(Duration::MAX);
         let (status, bytes) = self.exchange(request).await?;

@@ -167,6 +167,9 @@ impl Hosting {
         self.settle().await?;
         let entry = self.fleet.get(id).ok_or_else(|| gone(&name))?;
         let truth = self.settled(&entry, Duration::MAX).await;
+        if truth.gone {
+            return Err(gone(&name));
+        }
         if truth.status == HostedStatus::Error {
             self.remove(&entry).await?;
             return Err(start_failure(truth));
@@ -175,14 +178,14 @@ impl Hosting {
         Ok(entry)
     }
 
-    /// Another configuration, in a new sandbox. An image that cannot be had leaves everything as it was.
+    /// Another configuration, in a new sandbox. An image or a provider that cannot be had leaves everything as it was.
     pub(crate) async fn change(&self, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
         let old = entry.planner.blueprint();
         let places_anew = change.places_anew();
         let config = change.apply(&old.config)?;
         self.check_secrets(entry.planner.project_id, &config).await?;
         let placed = if places_anew { config.provider } else { old.placed };
-        if config.image != old.config.image {
+        if places_anew || config.image != old.config.image {
             self.require_image(&config, placed).await?;
         }
         let changed =
