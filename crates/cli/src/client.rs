@@ -17,6 +17,7 @@ use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -195,11 +196,18 @@ pub enum Patience {
     Endless,
 }
 
-/// What a server answered, good or bad.
+/// What a hosted server answered, good or bad.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    pub body: Value,
+    pub outcome: Outcome,
+}
+
+/// Its result to the letter, or its error.
+#[derive(Debug, Deserialize)]
+pub struct Outcome {
+    pub result: Box<RawValue>,
+    pub error: Value,
 }
 
 impl Client {
@@ -248,8 +256,8 @@ impl Client {
         if let Ok(Envelope { error }) = serde_json::from_slice(&bytes) {
             return Err(self.refused(error));
         }
-        let body = serde_json::from_slice(&bytes).map_err(|_| self.stranger())?;
-        Ok(Answer { status: status.as_u16(), body })
+        let outcome = serde_json::from_slice(&bytes).map_err(|_| self.stranger())?;
+        Ok(Answer { status: status.as_u16(), outcome })
     }
 
     /// Hands on each server-sent event's data until the stream ends, or nobody wants more.

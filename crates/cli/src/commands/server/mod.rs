@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::remove_each;
-use crate::client::{Client, Patience, Target};
+use crate::client::{Client, Outcome, Patience, Target};
 use crate::exit::Failure;
 use crate::output::{Format, harmless, harmless_json, print_line, table, with_progress};
 
@@ -222,11 +222,12 @@ impl Hosted {
             .map_err(|error| Failure::new(Kind::Invalid, format!("the parameters are not JSON: {error}")))?;
         let body = Call { method, params, timeout_ms };
         let answer = self.client.relay(&place(&[server, "call"]), &self.query(&[]), &body).await?;
-        let error = &answer.body["error"];
+        let Outcome { result, error } = answer.outcome;
         if error.is_null() {
-            let result = &answer.body["result"];
-            let shown = || serde_json::to_string_pretty(result).unwrap_or_default();
-            return self.format.print(result, || harmless_json(&shown()));
+            return match self.format {
+                Format::Json => print_line(&harmless_json(result.get())),
+                Format::Text => print_line(&harmless_json(&pretty(&result))),
+            };
         }
         let kind = match answer.status {
             404 => Kind::NotFound,
@@ -236,6 +237,11 @@ impl Hosted {
         let text = harmless(error["message"].as_str().unwrap_or_default());
         Err(Failure::new(kind, format!("{server} answered with error {}: {text}", error["code"])))
     }
+}
+
+fn pretty(json: &RawValue) -> String {
+    let parsed: Result<Value, _> = serde_json::from_str(json.get());
+    parsed.and_then(|value| serde_json::to_string_pretty(&value)).unwrap_or_else(|_| json.get().to_owned())
 }
 
 /// The body of a call.

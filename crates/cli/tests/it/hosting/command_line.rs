@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Host, MISBEHAVING, on_each_provider};
+use super::{Host, MIRROR, MISBEHAVING, on_each_provider};
 
 on_each_provider!(on gvisor, podman; a_server_from_the_first_image_to_the_last_log_line);
 
@@ -155,7 +155,7 @@ async fn following_a_log_ends_with_the_server_and_shows_each_line_once() {
     host.misbehaving("talker", &["--stderr-line", "early"]).await;
     let app = &host.app;
     let act = async {
-        app.in_flight(2).await;
+        host.log_readers(1).await;
         let said = json!({"exit_code": 1, "stderr": "last\u{1b}]0;title\u{7} words"});
         host.try_tool("talker", "crash", said, 30_000).await;
         host.until("talker", "back", |status| status["status"] == "ready" && status["restart_count"] == 1).await;
@@ -202,14 +202,11 @@ async fn whatever_a_server_says_does_nothing_to_a_terminal() {
 }
 
 #[tokio::test]
-async fn parameters_are_sent_as_they_were_typed() {
+async fn calls_are_sent_as_they_were_typed_and_shown_as_they_were_answered() {
     let Some(host) = Host::new("docker").await else { return };
-    host.misbehaving("scribe", &["--journal", "/tmp/journal"]).await;
-    let typed = r#"{"b":1.0,"a":12345678901234567890123}"#;
-    host.app.cofer(&["server", "call", "scribe", "some/method", typed]).await.failed_with(3);
-    let journal = host.facts("scribe", "read_file", json!({"path": "/tmp/journal"})).await;
-    let journal = journal["text"].as_str().unwrap();
-    // The journal is written by a parser of its own: order and the first digits are what it can witness.
-    assert!(journal.contains(r#""params":{"b":1.0,"a":1.2345678901234568e22}"#), "{journal}");
+    host.hosted("mirror", "cofer-test/busybox", json!({"cmd": ["sh", "-c", MIRROR]})).await;
+    let typed = r#"{"b":1.0,"a":12345678901234567890123,"a":1e2}"#;
+    let ran = host.app.cofer(&["server", "call", "mirror", "some/method", typed, "--json"]).await;
+    assert!(ran.succeeded().contains(&format!(r#""params":{typed}"#)), "{ran:?}");
     host.stop().await;
 }

@@ -63,7 +63,7 @@ async fn followers_see_each_line_once_masked_and_are_let_go_when_the_server_is_r
     let more = json!({"environment": {"K": "${KEY}"}, "cmd": ["--stderr-line", "before"]});
     host.hosted("talker", MISBEHAVING, more).await;
     let (all, none) = (follow(&host, ""), follow(&host, "&tail=0"));
-    host.app.in_flight(3).await;
+    host.log_readers(2).await;
     let said = json!({"exit_code": 1, "stderr": "said hunter2-very-secret\u{1b}[2J"});
     host.try_tool("talker", "crash", said, 30_000).await;
     host.until("talker", "back", |status| status["status"] == "ready" && status["restart_count"] == 1).await;
@@ -84,7 +84,7 @@ async fn followers_do_not_keep_cofer_from_ending() {
     let Some(host) = Host::new("docker").await else { return };
     host.misbehaving("talker", &["--stderr-line", "here"]).await;
     let followers = [follow(&host, ""), follow(&host, ""), follow(&host, "")];
-    host.app.in_flight(4).await;
+    host.log_readers(3).await;
     host.stop().await;
     for follower in followers {
         assert!(follower.await.unwrap().contains("here"));

@@ -50,6 +50,12 @@ use on_each_provider;
 pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
 pub(crate) const MISBEHAVING: &str = "cofer-test/misbehaving";
 pub(crate) const VOLUMES: &str = "/api/v1/mcp/volumes";
+/// Answers each request with the request itself, byte for byte.
+pub(crate) const MIRROR: &str = r#"while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/^[^i]*"id":\([0-9]*\).*/\1/p')
+  if [ -n "$id" ]; then printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$line"; fi
+done"#;
+
 
 /// A Cofer that hosts, and the provider that a test is about.
 pub(crate) struct Host {
@@ -144,6 +150,17 @@ impl Host {
         let request = self.app.request(reqwest::Method::POST, &format!("{SERVERS}/{name}/call"));
         let request = request.bearer_auth(&self.app.token).header("content-type", "application/json");
         self.app.send(request.body(body.into())).await
+    }
+
+    /// Waits until so many have been given a log, or its beginning.
+    pub(crate) async fn log_readers(&self, readers: usize) {
+        let given = |line: &str| line.contains("_requests_total{") && line.contains("/logs\"");
+        let count = format!(" {readers}");
+        cofer_testkit::until(&format!("{readers} readers of a log"), async || {
+            let page = self.app.get("/metrics").await.text;
+            page.lines().any(|line| given(line) && line.ends_with(&count))
+        })
+        .await;
     }
 
     /// What this Cofer has in the engines now: containers, networks and volumes.

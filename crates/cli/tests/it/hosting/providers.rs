@@ -11,7 +11,7 @@ async fn each_provider_tells_how_it_does() {
     let Some(host) = Host::new("docker").await else { return };
     let providers = host.app.get("/api/v1/providers").await.json();
     let names: Vec<_> = providers.as_array().unwrap().iter().map(|provider| provider["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["gvisor", "docker", "podman", "firecracker", "e2b", "kubernetes"]);
+    assert_eq!(names, ["gvisor", "firecracker", "e2b", "docker", "podman", "kubernetes"]);
     for provider in providers.as_array().unwrap() {
         let there = ["gvisor", "docker", "podman"].contains(&provider["name"].as_str().unwrap());
         assert_eq!(provider["available"], there, "{provider:#}");

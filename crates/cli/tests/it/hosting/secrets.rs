@@ -13,20 +13,12 @@ async fn a_secret_reaches_the_server_and_no_reader(host: Host) {
     let put = host.app.put("/api/v1/projects/default/secrets/API_KEY", &json!({"value": CLEAR})).await;
     assert_eq!(put.status, 200, "{put:?}");
     let environment = json!({"KEY": "${API_KEY}", "URL": "https://u:${API_KEY}@host/?k=${API_KEY}", "OTHER": PLAIN});
-    // The server itself gives it away wherever it can.
-    let script = r#"echo "started with $KEY and $URL" >&2; printf '\033[31m%s\033[0m\n' "$KEY" >&2; echo "$KEY"; exec misbehaving-mcp-server"#;
-    let more = json!({"environment": environment, "cmd": ["sh", "-c", script]});
-    let registered = host.register("leaky", "cofer-test/busybox", more.clone()).await;
-    // That image has no such program: even then nothing is told.
-    let mut told = vec![registered.text];
-    if registered.status == 201 {
-        host.remove("leaky").await;
-    }
-    let registered = host.register("leaky", MISBEHAVING, json!({"environment": environment, "cmd": ["--stderr-line", CLEAR]})).await;
+    let registered = host.register("leaky", MISBEHAVING, json!({"environment": environment})).await;
     assert_eq!(registered.status, 201, "{registered:?}");
     let seen = &host.facts("leaky", "env", json!({})).await["env"];
     assert_eq!((&seen["KEY"], &seen["OTHER"]), (&json!(CLEAR), &json!(PLAIN)));
-    told.push(registered.text);
+    let mut told = vec![registered.text];
+    // The server itself gives it away, in its last words.
     let crash = host.try_tool("leaky", "crash", json!({"exit_code": 1, "stderr": format!("dying with {CLEAR}")}), 30_000).await;
     told.push(crash.text);
     host.until("leaky", "back", |status| status["status"] == "ready" && status["restart_count"] == 1).await;
@@ -42,8 +34,8 @@ async fn a_secret_reaches_the_server_and_no_reader(host: Host) {
         assert!(!words.contains(CLEAR), "{words}");
         assert!(!words.contains(PLAIN), "{words}");
     }
-    let logs = &told[5];
-    assert!(logs.contains("stderr"), "{logs}");
+    let logs = host.app.get(&format!("{SERVERS}/leaky/logs")).await.text;
+    assert!(logs.contains("dying with "), "{logs}");
     for file in std::fs::read_dir(host.app.data_dir()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!String::from_utf8_lossy(&bytes).contains(CLEAR));

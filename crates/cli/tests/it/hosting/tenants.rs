@@ -74,7 +74,7 @@ async fn delete_projects(host: &Host) {
         assert_eq!(host.app.delete(&format!("/api/v1/projects/{project}")).await.status, 204);
     }
     cofer_testkit::until("their containers are gone", async || {
-        host.in_engines().await.iter().all(|thing| !thing.contains(" container "))
+        host.in_engines().await.iter().all(|thing| !thing.contains(" container /cofer-same-"))
     })
     .await;
     for volume in host.app.get(VOLUMES).await.json().as_array().unwrap() {
