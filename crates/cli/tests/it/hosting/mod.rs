@@ -38,7 +38,7 @@ use on_each_provider;
 pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
 const MISBEHAVING: &str = "cofer-test/misbehaving";
 /// Longer than anything here takes to become so, even on a busy machine.
-const SETTLE_MAX: Duration = Duration::from_secs(60);
+const SETTLE_MAX: Duration = Duration::from_mins(1);
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
 /// A Cofer that hosts, and the provider that a test is about.
