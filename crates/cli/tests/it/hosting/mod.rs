@@ -55,7 +55,7 @@ pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
 pub(crate) const MISBEHAVING: &str = "cofer-test/misbehaving";
 pub(crate) const VOLUMES: &str = "/api/v1/mcp/volumes";
 /// Longer than anything here takes to become so, even on a busy machine.
-const SETTLE_MAX: Duration = Duration::from_secs(60);
+const SETTLE_MAX: Duration = Duration::from_mins(1);
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 /// Answers each request with the request itself, byte for byte.
 pub(crate) const MIRROR: &str = r#"while IFS= read -r line; do

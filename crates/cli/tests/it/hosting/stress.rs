@@ -96,6 +96,7 @@ async fn crash(host: &Host, name: &str, from: u64, times: u64) {
 }
 
 /// `COFER_TEST_CYCLES=1000` for the long one.
+#[expect(clippy::print_stdout, reason = "the figures are what a long run is made for")]
 async fn crashes_pile_nothing_up(provider: &'static str) {
     let cycles = number("COFER_TEST_CYCLES", 20);
     // The first ones fill what is kept: caches, logs, the history.

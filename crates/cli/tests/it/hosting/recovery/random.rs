@@ -6,6 +6,7 @@
 //! not, and runs in exactly one container or in none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
@@ -50,7 +51,7 @@ impl Deed {
             }
             Fate::Stopped => &[Self::Start, Self::Restart, Self::Delete, Self::Change, Self::Stop],
         };
-        choices[dice.below(choices.len() as u64) as usize]
+        *dice.pick(choices)
     }
 
     fn leads_to(self, fate: Fate) -> Fate {
@@ -102,6 +103,11 @@ impl Dice {
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
+
+    fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        let place = self.below(choices.len().try_into().unwrap());
+        &choices[usize::try_from(place).unwrap()]
+    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -138,7 +144,7 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_so_and_nothing_is_there_
         let mut possible = BTreeMap::new();
         for (name, deed, answer) in begun {
             let (status, before) = (answer.await.unwrap(), fates[name]);
-            told += &format!(" {name} was {before:?}, {deed:?} {status};");
+            write!(told, " {name} was {before:?}, {deed:?} {status};").unwrap();
             let after = deed.leads_to(before);
             possible
                 .insert(name, if (200..300).contains(&status) { vec![after] } else { vec![before, after] });
