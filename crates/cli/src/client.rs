@@ -6,6 +6,7 @@
 //! Paths are given as their parts, and [`below`] alone makes an address of them, so that no name that somebody typed
 //! can become another place.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 use crate::output::with_spinner;
@@ -64,7 +65,7 @@ struct EnvelopeError {
     code: Kind,
     message: String,
     #[serde(default)]
-    details: Map<String, Value>,
+    details: BTreeMap<String, Value>,
     trace_id: Option<String>,
 }
 

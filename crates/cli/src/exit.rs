@@ -1,11 +1,12 @@
 //! Kinds inside, exit codes at this door.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 use cofer_model::Kind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::output::{Format, harmless_json, harmless_lines};
 
@@ -14,13 +15,13 @@ use crate::output::{Format, harmless_json, harmless_lines};
 pub struct Failure {
     pub kind: Kind,
     pub message: String,
-    pub details: Map<String, Value>,
+    pub details: BTreeMap<String, Value>,
     pub trace_id: Option<String>,
 }
 
 impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Map::new(), trace_id: None }
+        Self { kind, message: message.into(), details: BTreeMap::new(), trace_id: None }
     }
 
     /// With the whole chain of causes: a person at a terminal is the operator.

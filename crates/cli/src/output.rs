@@ -1,5 +1,6 @@
 //! What a command shows: tables with colour on a terminal, plain text when piped, JSON when asked.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -105,7 +106,7 @@ pub fn harmless_json(json: &str) -> String {
     for c in json.chars() {
         match c {
             '\n' => shown.push(c),
-            c if is_harmful(c) => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if is_harmful(c) => _ = write!(shown, "\\u{:04x}", u32::from(c)),
             c => shown.push(c),
         }
     }

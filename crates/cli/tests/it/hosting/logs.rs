@@ -41,7 +41,7 @@ async fn logs_are_what_was_written_to_stderr(host: Host) {
 /// Follows the log until the stream ends by itself.
 fn follow(host: &Host, query: &str) -> tokio::task::JoinHandle<String> {
     let request = host.app.http.get(format!("{}{SERVERS}/talker/logs?follow=true{query}", host.app.url));
-    let request = request.bearer_auth(&host.app.token).timeout(Duration::from_secs(60));
+    let request = request.bearer_auth(&host.app.token).timeout(Duration::from_mins(1));
     tokio::spawn(async move {
         let response = request.send().await.unwrap();
         assert_eq!(response.headers()["content-type"], "text/event-stream");

@@ -110,8 +110,8 @@ async fn a_caller_who_leaves_gives_up_its_place_and_the_server_is_told(host: Hos
         facts["cancelled"].as_array().unwrap().len()
     };
     cofer_testkit::until("a cancellation", async || cancelled().await >= 1).await;
-    let hung = seen(&host, "left", "hang").await;
-    assert_eq!(cancelled().await as u64, hung, "whoever was sent was cancelled, and nobody else");
+    let left_hanging = seen(&host, "left", "hang").await;
+    assert_eq!(cancelled().await as u64, left_hanging, "whoever was sent was cancelled, and nobody else");
     host.stop().await;
 }
 
