@@ -577,6 +577,10 @@ impl Provider for EngineProvider {
         volumes::list(&self.open().await?, instance).await
     }
 
+    async fn has_volume(&self, name: &str) -> Result<bool, SandboxError> {
+        volumes::is_there(&self.open().await?, name).await
+    }
+
     async fn remove_volume(&self, name: &str) -> Result<(), SandboxError> {
         volumes::remove(&self.open().await?, name).await
     }

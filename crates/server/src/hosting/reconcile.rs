@@ -70,12 +70,11 @@ impl Hosting {
     pub(super) fn let_go(&self, entry: &Arc<Entry>) {
         self.fleet.remove(entry.planner.id);
         entry.supervised.remove();
-        // Whoever holds the entry keeps its driver at work.
-        let (entry, stop) = (entry.clone(), self.stop.clone());
-        self.tasks.spawn(async move {
-            let mut truth = entry.supervised.truth();
+        // Whoever holds the entry keeps its driver at work. Our own end waits for it (`end_all`).
+        let entry = entry.clone();
+        self.leaving.spawn(async move {
             // An error says that the driver ended, which is an end as well.
-            let _ = stop.run_until_cancelled(truth.wait_for(|truth| truth.gone)).await;
+            let _ = entry.supervised.truth().wait_for(|truth| truth.gone).await;
         });
     }
 
