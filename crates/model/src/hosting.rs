@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cpu, Moment, Size};
 
-/// A closed set of words, each written alike in JSON, in the database, in flags and in messages.
+/// A closed set of words, each written alike in JSON, in the database, in flags and in messages. A word is a token and not a
+/// literal, because whoever describes the API looks into the attribute and does not see through a literal of a macro.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:tt),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
         pub enum $name {

@@ -30,7 +30,7 @@ pub struct Call {
     /// Such as `tools/list`.
     #[schema(min_length = 1, max_length = 256)]
     method: String,
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<serde_json::Value>)]
     params: Option<Box<RawValue>>,
     /// Waiting for others included; default the server's `call_timeout_ms`.
     #[schema(minimum = 1, maximum = 86_400_000)]
@@ -40,19 +40,30 @@ pub struct Call {
 /// What the server answered.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Outcome {
-    #[schema(value_type = Object)]
+    /// Anything; `null` beside an error.
+    #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
-    #[schema(value_type = Object)]
+    /// `code`, `message` and perhaps `data`, as the server sent them.
+    #[schema(value_type = Option<Object>, required = true)]
     error: Option<RpcError>,
+}
+
+/// Statuses that the server's own errors share with ours.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it describes answers, and is none")]
+pub enum Failed {
+    ByServer(Outcome),
+    ByCofer(Envelope),
 }
 
 /// Calls a method of the server. When the caller leaves, the server is told.
 #[utoipa::path(post, path = "/{server}/call", tag = "hosted servers", security(("bearer" = ["admin:write"])),
     params(("server" = String, Path, description = "Id or name"), InProject), request_body = Call,
     responses((status = 200, body = Outcome, description = "The server's result"),
-        (status = 400, body = Outcome, description = "The server's own error -32700, -32600 or -32602"),
-        (status = 404, body = Outcome, description = "The server's own error -32601"),
-        (status = 502, body = Outcome, description = "Another error of the server's own"),
+        (status = 400, body = Failed, description = "The server's own error -32700, -32600 or -32602"),
+        (status = 404, body = Failed, description = "The server's own error -32601"),
+        (status = 502, body = Failed, description = "Another error of the server's own"),
         (status = "default", body = Envelope)))]
 pub async fn call(
     State(app): State<App>,

@@ -3,11 +3,13 @@
 use cofer_testkit::engines;
 use serde_json::{Value, json};
 
+use super::examples::introduces_itself;
 use super::{Host, SERVERS, on_each_provider};
 
 on_each_provider!(
     on gvisor, podman;
     an_npm_package_becomes_a_server_and_its_image_is_used_again,
+    server_filesystem_from_npm_keeps_its_files_in_a_volume,
     a_pypi_package_becomes_a_server_and_its_image_is_used_again,
     a_package_that_does_not_exist_is_refused_in_the_installers_words,
 );
@@ -64,8 +66,9 @@ async fn add_twice(host: &Host, flag: &str, package: &str, more: &[&str]) -> Val
 }
 
 async fn clean_up(host: Host, image: &str) {
-    host.remove("one").await;
-    host.remove("two").await;
+    for server in host.app.get(SERVERS).await.json().as_array().unwrap() {
+        host.remove(server["name"].as_str().unwrap()).await;
+    }
     let options = bollard::query_parameters::RemoveImageOptionsBuilder::new().force(true).build();
     client(&host).await.remove_image(image, Some(options), None).await.unwrap();
     assert_eq!(made_at(&host, image).await, None);
@@ -80,6 +83,25 @@ async fn an_npm_package_becomes_a_server_and_its_image_is_used_again(host: Host)
     assert!(tools.iter().any(|tool| tool["name"] == "create_entities"), "{listed:#}");
     let read = host.try_tool("one", "read_graph", json!({}), 30_000).await;
     assert_eq!(read.status, 200, "{read:?}");
+    clean_up(host, made["image"].as_str().unwrap()).await;
+}
+
+async fn server_filesystem_from_npm_keeps_its_files_in_a_volume(host: Host) {
+    let host = with_bases(host).await;
+    let package = "@modelcontextprotocol/server-filesystem";
+    let args = ["server", "add", "files", "--npx", package, "--volume", "/data", "--json", "--", "/data"];
+    let ran = host.app.cofer(&args).await;
+    ran.succeeded();
+    let made = ran.json();
+    let tools = introduces_itself(&host, "files").await;
+    assert!(tools.iter().any(|tool| tool == "write_file"), "{tools:?}");
+    let written =
+        host.tool("files", "write_file", json!({"path": "/data/note.txt", "content": "kept"})).await;
+    assert!(written.contains("Successfully"), "{written}");
+    host.post("files", "restart").await;
+    assert_eq!(host.tool("files", "read_text_file", json!({"path": "/data/note.txt"})).await, "kept");
+    let outside = host.try_tool("files", "read_text_file", json!({"path": "/etc/passwd"}), 30_000).await;
+    assert_eq!((outside.status, &outside.json()["result"]["isError"]), (200, &json!(true)), "{outside:?}");
     clean_up(host, made["image"].as_str().unwrap()).await;
 }
 

@@ -120,8 +120,9 @@ fn recipe(ecosystem: Ecosystem, package: &str, base: &str) -> ImageRecipe {
             LINK_PY,
         ),
     };
+    // Nobody else shares the interpreter of this image, so a distribution's word against its use by pip (PEP 668) is moot.
     let dockerfile = format!(
-        "FROM {base}\nUSER 0\nCOPY link /opt/mcp/link\nRUN {install}\nRUN {link}\nENV HOME=/tmp\nWORKDIR /data\nUSER 1000:1000\n\
+        "FROM {base}\nUSER 0\nENV PIP_BREAK_SYSTEM_PACKAGES=1\nCOPY link /opt/mcp/link\nRUN {install}\nRUN {link}\nENV HOME=/tmp\nWORKDIR /data\nUSER 1000:1000\n\
          ENTRYPOINT [\"/opt/mcp/server\"]\nCMD []\n"
     );
     let mark = HEXLOWER.encode(&Sha256::digest(format!("{dockerfile}\n{script}").as_bytes())[..MARK_BYTES]);
