@@ -6,6 +6,7 @@
 //! Paths are given as their parts, and [`below`] alone makes an address of them, so that no name that somebody typed
 //! can become another place.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,8 +17,9 @@ use cofer_server::data_dir;
 use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::exit::Failure;
 use crate::output::with_spinner;
@@ -63,7 +65,7 @@ struct EnvelopeError {
     code: Kind,
     message: String,
     #[serde(default)]
-    details: Map<String, Value>,
+    details: BTreeMap<String, Value>,
     trace_id: Option<String>,
 }
 
@@ -195,11 +197,18 @@ pub enum Patience {
     Endless,
 }
 
-/// What a server answered, good or bad.
+/// What a hosted server answered, good or bad.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    pub body: Value,
+    pub outcome: Outcome,
+}
+
+/// Its result to the letter, or its error.
+#[derive(Debug, Deserialize)]
+pub struct Outcome {
+    pub result: Box<RawValue>,
+    pub error: Value,
 }
 
 impl Client {
@@ -241,15 +250,15 @@ impl Client {
         &self,
         path: &[&str],
         query: &[(&str, &str)],
-        body: &Value,
+        body: &impl Serialize,
     ) -> Result<Answer, Failure> {
         let request = self.request(Method::POST, path)?.query(query).json(body).timeout(Duration::MAX);
         let (status, bytes) = self.exchange(request).await?;
         if let Ok(Envelope { error }) = serde_json::from_slice(&bytes) {
             return Err(self.refused(error));
         }
-        let body = serde_json::from_slice(&bytes).map_err(|_| self.stranger())?;
-        Ok(Answer { status: status.as_u16(), body })
+        let outcome = serde_json::from_slice(&bytes).map_err(|_| self.stranger())?;
+        Ok(Answer { status: status.as_u16(), outcome })
     }
 
     /// Hands on each server-sent event's data until the stream ends, or nobody wants more.

@@ -1,26 +1,27 @@
 //! Kinds inside, exit codes at this door.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 use cofer_model::Kind;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::output::Format;
+use crate::output::{Format, harmless_json, harmless_lines};
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub struct Failure {
     pub kind: Kind,
     pub message: String,
-    pub details: Map<String, Value>,
+    pub details: BTreeMap<String, Value>,
     pub trace_id: Option<String>,
 }
 
 impl Failure {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Map::new(), trace_id: None }
+        Self { kind, message: message.into(), details: BTreeMap::new(), trace_id: None }
     }
 
     /// With the whole chain of causes: a person at a terminal is the operator.
@@ -57,14 +58,16 @@ impl Failure {
         let text = match format {
             Format::Json => {
                 let Self { kind, message, details, trace_id } = self;
-                json!({"error": {"code": kind, "message": message, "details": details, "trace_id": trace_id}})
-                    .to_string()
+                let error =
+                    json!({"code": kind, "message": message, "details": details, "trace_id": trace_id});
+                harmless_json(&json!({"error": error}).to_string())
             }
-            Format::Text => match self.trace_id {
-                Some(trace_id) if self.kind == Kind::Internal => {
-                    format!("error: {} (trace id {trace_id})", self.message)
+            // What a server or an installer said may be part of it.
+            Format::Text => match (harmless_lines(&self.message), self.trace_id) {
+                (message, Some(trace_id)) if self.kind == Kind::Internal => {
+                    format!("error: {message} (trace id {trace_id})")
                 }
-                _ => format!("error: {}", self.message),
+                (message, _) => format!("error: {message}"),
             },
         };
         // Nobody reading standard error is no reason to fail otherwise.

@@ -1,5 +1,6 @@
 //! What a command shows: tables with colour on a terminal, plain text when piped, JSON when asked.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ impl Format {
     /// The same for what must not be lost: a reader who has left is an error like any other.
     pub fn deliver(self, value: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
         match self {
-            Self::Json => write_line(&serde_json::to_string_pretty(value)?),
+            Self::Json => write_line(&harmless_json(&serde_json::to_string_pretty(value)?)),
             Self::Text => write_line(&text()),
         }
     }
@@ -90,7 +91,31 @@ fn cell(value: &Value) -> String {
 
 /// Text of others, as it may stand on a terminal.
 pub fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect()
+}
+
+/// The same for what has several lines.
+pub fn harmless_lines(text: &str) -> String {
+    text.lines().map(harmless).collect::<Vec<_>>().join("\n")
+}
+
+/// JSON that means the same and does nothing to a terminal. Its own line ends stay; whatever else is left by those who
+/// write JSON can only stand in a string, where it can be escaped.
+pub fn harmless_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' => shown.push(c),
+            c if is_harmful(c) => _ = write!(shown, "\\u{:04x}", u32::from(c)),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Moves the cursor, changes colours, or turns the direction of what follows.
+fn is_harmful(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Waits, showing a spinner on a terminal if it takes a while.
@@ -150,6 +175,14 @@ mod tests {
     fn sizes_are_short() {
         let shown = [0, 1023, 1024, 45 << 20, 1536 << 20].map(size);
         assert_eq!(shown, ["0B", "1023B", "1.0K", "45.0M", "1.5G"]);
+    }
+
+    #[test]
+    fn json_of_others_is_harmless_and_means_the_same() {
+        let said = json!({"a\u{9b}2J": "\u{1b}[31m \u{7f} \u{202e} ü\n"});
+        let shown = harmless_json(&serde_json::to_string_pretty(&said).unwrap());
+        assert!(!shown.contains(|c| is_harmful(c) && c != '\n'), "{shown:?}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), said);
     }
 
     #[test]

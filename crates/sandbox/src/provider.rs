@@ -68,6 +68,11 @@ pub trait Provider: fmt::Debug + Send + Sync {
     /// All of this instance's volumes.
     async fn volumes(&self, instance: &str) -> Result<Vec<Volume>, SandboxError>;
 
+    /// Whether there is a volume of this name. Who cannot tell says yes: what may be there may be somebody's.
+    async fn has_volume(&self, _name: &str) -> Result<bool, SandboxError> {
+        Ok(true)
+    }
+
     /// Refused while a sandbox has it. One that is gone is fine.
     async fn remove_volume(&self, name: &str) -> Result<(), SandboxError>;
 }

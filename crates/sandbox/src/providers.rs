@@ -1,7 +1,7 @@
 //! All ways of running a sandbox, by name, and the choice among them.
 //!
-//! Who asks for one gets that one or the reason why not. Who asks for none gets the strongest that is available, in a fixed order; when
-//! none is, the error tells the reason of each.
+//! Who asks for one gets that one or the reason why not. Who asks for none gets the settings' favourite, else the strongest that is
+//! available, in a fixed order; when none is, the error tells the reason of each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -142,14 +142,14 @@ impl Providers {
         futures_util::future::join_all(each).await
     }
 
-    /// The provider asked for, by whoever asks or else by the settings; else the first in order that is available.
+    /// The provider asked for, and no other; else the first that is available, the settings' favourite before the rest.
     pub async fn pick(
         &self,
         asked: Option<ProviderName>,
         default: Option<ProviderName>,
         require_sandbox: bool,
     ) -> Result<Pick, PickError> {
-        if let Some(name) = asked.or(default) {
+        if let Some(name) = asked {
             let pick = self.try_one(name).await.map_err(PickError::Asked)?;
             return if pick.is_strong_enough(require_sandbox) {
                 Ok(pick)
@@ -158,7 +158,8 @@ impl Providers {
             };
         }
         let mut reasons = Vec::new();
-        for name in ORDER {
+        let rest = ORDER.into_iter().filter(|name| Some(*name) != default);
+        for name in default.into_iter().chain(rest) {
             match self.try_one(name).await {
                 Ok(pick) if pick.is_strong_enough(require_sandbox) => return Ok(pick),
                 Ok(_) => reasons
@@ -290,7 +291,13 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(error.to_string(), "firecracker is not available: micro-VMs come with a later version");
-        let error = nowhere().pick(None, Some(ProviderName::Kubernetes), false).await.unwrap_err();
-        assert_eq!(error.to_string(), "kubernetes is not available: clusters come with a later version");
+    }
+
+    #[tokio::test]
+    async fn the_settings_favourite_is_tried_first_and_the_others_after_it() {
+        let error = nowhere().pick(None, Some(ProviderName::Podman), false).await.unwrap_err();
+        let PickError::None(reasons) = error else { panic!("{error}") };
+        let tried: Vec<_> = reasons.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(tried, ["podman", "gvisor", "firecracker", "e2b", "docker"]);
     }
 }

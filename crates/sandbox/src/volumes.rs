@@ -45,6 +45,14 @@ async fn make_one(open: &Open, mount: &VolumeMount) -> Result<bool, SandboxError
     }
 }
 
+pub(crate) async fn is_there(open: &Open, name: &str) -> Result<bool, SandboxError> {
+    match open.within(ANSWER_MAX, open.client.inspect_volume(name)).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(open.failed(error)),
+    }
+}
+
 fn create_request(mount: &VolumeMount) -> VolumeCreateRequest {
     let VolumeOwner { instance, project_id, server } = &mount.owner;
     let labels = [

@@ -14,10 +14,12 @@ async fn every_setting_is_explained_to_operators() {
     let help = start().cofer(&["serve", "--help"]).await;
     let operating = document("docs/operating.md");
     let words = help.stdout.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'));
-    let mut settings: Vec<_> =
-        words.filter(|word| word.starts_with("--") || word.starts_with("COFER_")).collect();
+    let begins = |word: &&str| {
+        ["--", "COFER_", "WORKSPACE_", "ENABLE_"].iter().any(|beginning| word.starts_with(beginning))
+    };
+    let mut settings: Vec<_> = words.filter(begins).collect();
     settings.retain(|setting| !["--", "--help", "--json"].contains(setting));
-    assert!(settings.len() > 30, "{settings:?}");
+    assert!(settings.len() > 60, "{settings:?}");
     for setting in settings {
         assert!(operating.contains(&format!("`{setting}`")), "{setting} is not in docs/operating.md");
     }

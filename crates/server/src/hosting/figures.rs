@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use cofer_model::HostedStatus;
+use cofer_model::{HostedStatus, ProjectId};
 
 use super::{Hosting, ServerStatus};
 
@@ -42,9 +42,11 @@ fn approximately(count: u64) -> f64 {
 }
 
 impl Hosting {
-    /// The lines for Prometheus.
-    pub(crate) async fn figures(&self) -> String {
-        let servers = self.statuses(self.all()).await;
+    /// The lines for Prometheus, of the projects that whoever asks may see.
+    pub(crate) async fn figures(&self, may_see: impl Fn(ProjectId) -> bool) -> String {
+        let mut entries = self.all();
+        entries.retain(|entry| may_see(entry.planner.project_id));
+        let servers = self.statuses(entries).await;
         let mut page = String::new();
         for (name, explanation, read) in FIGURES {
             if servers.is_empty() {

@@ -19,6 +19,7 @@ mod images;
 mod planner;
 mod reconcile;
 mod record;
+mod register;
 mod request;
 mod status;
 mod tenure;
@@ -29,11 +30,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cofer_model::{
-    HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Kind, Moment, Project, ProjectId, ProjectName,
-    ProviderName, Reference, ServerId, ServerName, Wanted,
+    HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Kind, Moment, ProjectId, ProviderName,
+    Reference, ServerId, ServerName, Wanted,
 };
 use cofer_sandbox::{Providers, Volume};
-use cofer_store::{NewHostedServer, RecordedEvent, Store, StoreError};
+use cofer_store::{RecordedEvent, Store, StoreError};
 use cofer_supervisor::{Rules, Truth};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -150,39 +151,14 @@ impl Hosting {
         self.fleet.all()
     }
 
-    /// Registers a server, starts it, and waits for the outcome. What cannot be started at all is undone.
-    pub(crate) async fn register(
-        self: &Arc<Self>,
-        project: &Project,
-        name: ServerName,
-        config: HostedConfig,
-    ) -> Result<Arc<Entry>, ApiError> {
-        self.check_secrets(project.id, &config).await?;
-        let new = NewHostedServer { project_id: project.id, name: name.clone(), config };
-        let created = self.store.create_hosted_server(&new, Moment::now()).await;
-        let id = created.map_err(|error| match error.kind() {
-            Kind::Conflict => name_taken(&name, &project.name),
-            _ => error.into(),
-        })?;
-        self.settle().await?;
-        let entry = self.fleet.get(id).ok_or_else(|| gone(&name))?;
-        let truth = self.settled(&entry, Duration::MAX).await;
-        if truth.status == HostedStatus::Error {
-            self.remove(&entry).await?;
-            return Err(start_failure(truth));
-        }
-        tracing::info!(server.id = %id, "server {name} of project {} registered", project.name);
-        Ok(entry)
-    }
-
-    /// Another configuration, in a new sandbox. An image that cannot be had leaves everything as it was.
+    /// Another configuration, in a new sandbox. An image or a provider that cannot be had leaves everything as it was.
     pub(crate) async fn change(self: &Arc<Self>, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
         let old = entry.planner.blueprint();
         let places_anew = change.places_anew();
         let config = change.apply(&old.config)?;
         self.check_secrets(entry.planner.project_id, &config).await?;
         let placed = if places_anew { config.provider } else { old.placed };
-        if config.image != old.config.image {
+        if places_anew || config.image != old.config.image {
             self.require_image(&config, placed).await?;
         }
         let changed =
@@ -373,20 +349,6 @@ fn has_settled(truth: &Truth) -> bool {
     // It is to end, and something is in the way: the engine is away.
     let waits = truth.status == HostedStatus::Stopping && truth.reason.is_some();
     at_rest || waits || truth.gone || truth.restart_count > 0 || truth.crash_loop.next_restart_at.is_some()
-}
-
-/// Why it could not be started: for good, or because an engine is away.
-fn start_failure(truth: Truth) -> ApiError {
-    match truth.start_failure {
-        Some(failure) => ApiError::new(failure.kind, failure.message),
-        None => ApiError::new(Kind::Unavailable, truth.reason.unwrap_or_default()),
-    }
-}
-
-fn name_taken(name: &ServerName, project: &ProjectName) -> ApiError {
-    let message =
-        format!("project {project} has a server `{name}` already; choose another name, or remove that one");
-    ApiError::new(Kind::Conflict, message).with("field", "name")
 }
 
 fn gone(name: &ServerName) -> ApiError {

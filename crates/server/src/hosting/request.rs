@@ -333,6 +333,7 @@ mod tests {
     }
 
     /// A good registration with these fields changed.
+    #[expect(clippy::needless_pass_by_value, reason = "it reads better where it is called")]
     fn with(changes: Value) -> Result<HostedConfig, String> {
         let mut body = json!({"name": "files", "image": "node:22"});
         body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());

@@ -85,10 +85,10 @@ async fn database_trouble(app: &App) -> Option<String> {
 #[utoipa::path(get, path = "/metrics", tag = "health", security(("bearer" = ["admin:read"])),
     responses((status = 200, body = String, content_type = "text/plain"), (status = "default", body = Envelope)))]
 pub async fn metrics(State(app): State<App>, reader: Result<Reader, ApiError>) -> Result<Response, ApiError> {
-    if !app.settings.open_metrics {
-        reader?;
-    }
-    let page = metrics::render(&app.metrics) + &app.hosting.figures().await;
+    // Open means open: then everybody sees the figures of all projects.
+    let reader = if app.settings.open_metrics { None } else { Some(reader?.0) };
+    let may_see = |project| reader.as_ref().is_none_or(|caller| caller.may_see(project));
+    let page = metrics::render(&app.metrics) + &app.hosting.figures(may_see).await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

@@ -27,11 +27,12 @@ impl Machine {
         self.wanted = Some(Wanted::Running);
         match &mut self.state {
             State::Stopped => self.start(Why::First, effects),
-            // In a crash loop it waits its turn all the same; only a restart leaves that.
-            State::BackingOff(back_off) if back_off.then == Why::Again => self.start(Why::Again, effects),
+            // In a crash loop it waits its turn all the same; only a restart leaves that. What a person asks for is a first try, and
+            // whoever waits for it must not be shown why the one before failed.
+            State::BackingOff(back_off) if back_off.then == Why::Again => self.start(Why::First, effects),
             State::Stopping { then, .. } => match then {
                 Then::Stopped { .. } => *then = Then::Start(Why::First),
-                Then::BackOff(back_off) if back_off.then == Why::Again => *then = Then::Start(Why::Again),
+                Then::BackOff(back_off) if back_off.then == Why::Again => *then = Then::Start(Why::First),
                 Then::Start(_) | Then::BackOff(_) | Then::Gone | Then::Ended => {}
             },
             State::BackingOff(_)

@@ -45,6 +45,13 @@ const POLL: Duration = Duration::from_millis(50);
 /// A process may start another one just before it is killed.
 const REMOVAL_ROUNDS_MAX: usize = 10;
 
+/// What bears this label in the engines of the bed right now, for tests that look before their end.
+pub async fn labelled(label: &str) -> Vec<String> {
+    let label = label.to_owned();
+    let found = tokio::task::spawn_blocking(move || engines::find(&label));
+    found.await.expect("a look").iter().map(ToString::to_string).collect()
+}
+
 /// Watches one test from its first line to its last.
 #[derive(Debug)]
 #[must_use = "dropping it ends the watch"]

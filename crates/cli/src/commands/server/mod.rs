@@ -6,12 +6,14 @@ mod show;
 use clap::{Args, Subcommand};
 use cofer_model::Kind;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::remove_each;
-use crate::client::{Client, Patience, Target};
+use crate::client::{Client, Outcome, Patience, Target};
 use crate::exit::Failure;
-use crate::output::{Format, harmless, print_line, table, with_progress};
+use crate::output::{Format, harmless, harmless_json, print_line, table, with_progress};
 
 const EVENTS: [(&str, &str); 3] = [("AT", "at"), ("KIND", "kind"), ("MESSAGE", "message")];
 const SERVERS: [&str; 2] = ["mcp", "hosted"];
@@ -201,7 +203,7 @@ impl Hosted {
 
     fn print_log_line(&self, line: &str) -> Result<(), Failure> {
         match self.format {
-            Format::Json => print_line(line),
+            Format::Json => print_line(&harmless_json(line)),
             Format::Text => serde_json::from_str(line).map_or(Ok(()), |line| print_line(&log_line(&line))),
         }
     }
@@ -213,20 +215,19 @@ impl Hosted {
         params: Option<&str>,
         timeout_ms: Option<u64>,
     ) -> Result<(), Failure> {
-        let params: Option<Value> = params
+        // Carried as it was typed: numbers, order and all.
+        let params: Option<&RawValue> = params
             .map(serde_json::from_str)
             .transpose()
             .map_err(|error| Failure::new(Kind::Invalid, format!("the parameters are not JSON: {error}")))?;
-        let body = super::object([
-            ("method", json!(method)),
-            ("params", json!(params)),
-            ("timeout_ms", json!(timeout_ms)),
-        ]);
+        let body = Call { method, params, timeout_ms };
         let answer = self.client.relay(&place(&[server, "call"]), &self.query(&[]), &body).await?;
-        let error = &answer.body["error"];
+        let Outcome { result, error } = answer.outcome;
         if error.is_null() {
-            let result = &answer.body["result"];
-            return self.format.print(result, || serde_json::to_string_pretty(result).unwrap_or_default());
+            return match self.format {
+                Format::Json => print_line(&harmless_json(result.get())),
+                Format::Text => print_line(&harmless_json(&pretty(&result))),
+            };
         }
         let kind = match answer.status {
             404 => Kind::NotFound,
@@ -236,6 +237,21 @@ impl Hosted {
         let text = harmless(error["message"].as_str().unwrap_or_default());
         Err(Failure::new(kind, format!("{server} answered with error {}: {text}", error["code"])))
     }
+}
+
+fn pretty(json: &RawValue) -> String {
+    let parsed: Result<Value, _> = serde_json::from_str(json.get());
+    parsed.and_then(|value| serde_json::to_string_pretty(&value)).unwrap_or_else(|_| json.get().to_owned())
+}
+
+/// The body of a call.
+#[derive(Serialize)]
+struct Call<'a> {
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
 }
 
 fn log_line(line: &Value) -> String {

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use crate::output::{harmless, size, table};
 
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     ("NAME", "name"),
+    PROJECT,
     ("STATUS", "status"),
     ("UP", "uptime"),
     ("RESTARTS", "restart_count"),
@@ -13,6 +14,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("IMAGE", "image"),
     ("WHY", "why"),
 ];
+const PROJECT: (&str, &str) = ("PROJECT", "project");
 const WHY_CHARS_MAX: usize = 80;
 
 /// What a person wants to know of each: state, why, since when, restarts, memory.
@@ -20,6 +22,7 @@ pub(super) fn table_of(servers: &Value) -> String {
     let row = |server: &Value| {
         json!({
             "name": server["name"],
+            "project": server["project"],
             "status": server["status"],
             "uptime": server["uptime"],
             "restart_count": server["restart_count"],
@@ -28,8 +31,11 @@ pub(super) fn table_of(servers: &Value) -> String {
             "why": why(server).map(|why| why.chars().take(WHY_CHARS_MAX).collect::<String>()),
         })
     };
-    let rows = servers.as_array().into_iter().flatten().map(row).collect();
-    table(&Value::Array(rows), &COLUMNS)
+    let rows: Vec<_> = servers.as_array().into_iter().flatten().map(row).collect();
+    // A name is found in its project alone, so whoever sees several projects is told which.
+    let several = rows.windows(2).any(|pair| pair[0]["project"] != pair[1]["project"]);
+    let columns: Vec<_> = COLUMNS.into_iter().filter(|column| several || *column != PROJECT).collect();
+    table(&Value::Array(rows), &columns)
 }
 
 /// One line on how a change came out.
@@ -105,6 +111,14 @@ mod tests {
         time  ready       2h15m30s  0         45.1M/512.0M  mcp/time  -
         git   restarting  -         3         -             mcp/git   exited with code 1 [2J
         ");
+    }
+
+    #[test]
+    fn servers_of_several_projects_are_told_apart() {
+        let server = |project: &str| json!({"name": "time", "project": project, "status": "ready"});
+        let heading = |servers: Value| table_of(&servers).lines().next().unwrap_or_default().to_owned();
+        assert!(heading(json!([server("a"), server("b")])).starts_with("NAME  PROJECT  STATUS"));
+        assert!(heading(json!([server("a"), server("a")])).starts_with("NAME  STATUS"));
     }
 
     #[test]

@@ -3,10 +3,22 @@
 //! A test is an `async fn(Host)`; [`on_each_provider!`] makes one of each for every provider. A `Host` is a running Cofer with the
 //! engines of the bed; what it leaves in them fails the test.
 
+mod changes;
+mod command_line;
+mod examples;
+mod from_packages;
+mod logs;
+mod moods;
+mod moods_from_the_start;
+mod providers;
 mod recovery;
+mod refusals;
 mod scenarios;
+mod secrets;
 mod stress;
+mod tenants;
 mod tenure;
+mod traffic;
 
 use std::time::Duration;
 
@@ -20,6 +32,10 @@ use tokio::task::JoinHandle;
 macro_rules! on_each_provider {
     ($($test:ident),* $(,)?) => {
         on_each_provider!(@ docker, gvisor, podman; ($($test),*));
+    };
+    // On these alone.
+    (on $($provider:ident),*; $($test:ident),* $(,)?) => {
+        on_each_provider!(@ $($provider),*; ($($test),*));
     };
     (@ $($provider:ident),*; $tests:tt) => {
         $(on_each_provider!(@@ $provider; $tests);)*
@@ -36,10 +52,16 @@ macro_rules! on_each_provider {
 use on_each_provider;
 
 pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
-const MISBEHAVING: &str = "cofer-test/misbehaving";
+pub(crate) const MISBEHAVING: &str = "cofer-test/misbehaving";
+pub(crate) const VOLUMES: &str = "/api/v1/mcp/volumes";
 /// Longer than anything here takes to become so, even on a busy machine.
 const SETTLE_MAX: Duration = Duration::from_mins(1);
 const ANSWER_MAX: Duration = Duration::from_secs(90);
+/// Answers each request with the request itself, byte for byte.
+pub(crate) const MIRROR: &str = r#"while IFS= read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/^[^i]*"id":\([0-9]*\).*/\1/p')
+  if [ -n "$id" ]; then printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$line"; fi
+done"#;
 
 /// A Cofer that hosts, and the provider that a test is about.
 pub(crate) struct Host {
@@ -59,7 +81,10 @@ impl Host {
         } else {
             engines::docker()?
         };
-        let start = crate::start().with_engines().variable("COFER_STOP_GRACE_MS", "5000");
+        let start = crate::start()
+            .with_engines()
+            .variable("COFER_STOP_GRACE_MS", "5000")
+            .variable("WORKSPACE_DEFAULT_PROVIDER", provider);
         Some(Self { app: more(start).serve().await, provider })
     }
 
@@ -122,6 +147,41 @@ impl Host {
 
     pub(crate) async fn call(&self, name: &str, method: &str, params: Value) -> Answer {
         self.app.post(&format!("{SERVERS}/{name}/call"), &json!({"method": method, "params": params})).await
+    }
+
+    /// Calls a tool, whatever comes of it, with this much patience.
+    pub(crate) async fn try_tool(&self, name: &str, tool: &str, arguments: Value, timeout_ms: u64) -> Answer {
+        let params = json!({"name": tool, "arguments": arguments});
+        let body = json!({"method": "tools/call", "params": params, "timeout_ms": timeout_ms});
+        self.app.post(&format!("{SERVERS}/{name}/call"), &body).await
+    }
+
+    /// It takes calls and answers them right.
+    pub(crate) async fn works(&self, name: &str) {
+        assert_eq!(self.tool(name, "echo", json!({"text": "well"})).await, "well");
+    }
+
+    /// Sends these bytes as the body of a call.
+    pub(crate) async fn call_raw(&self, name: &str, body: impl Into<String>) -> Answer {
+        let request = self.app.request(reqwest::Method::POST, &format!("{SERVERS}/{name}/call"));
+        let request = request.bearer_auth(&self.app.token).header("content-type", "application/json");
+        self.app.send(request.body(body.into())).await
+    }
+
+    /// Waits until so many have been given a log, or its beginning.
+    pub(crate) async fn log_readers(&self, readers: usize) {
+        let given = |line: &str| line.contains("_requests_total{") && line.contains("/logs\"");
+        let count = format!(" {readers}");
+        cofer_testkit::until(&format!("{readers} readers of a log"), async || {
+            let page = self.app.get("/metrics").await.text;
+            page.lines().any(|line| given(line) && line.ends_with(&count))
+        })
+        .await;
+    }
+
+    /// What this Cofer has in the engines now: containers, networks and volumes.
+    pub(crate) async fn in_engines(&self) -> Vec<String> {
+        cofer_testkit::leaks::labelled(&format!("cofer.instance={}", self.app.instance())).await
     }
 
     /// Calls a tool that must answer; its first text.
@@ -197,7 +257,7 @@ impl Host {
         answer.json()
     }
 
-    /// The kinds of its events, oldest first.
+    /// Its events, oldest first.
     pub(crate) async fn events(&self, name: &str) -> Vec<Value> {
         let answer = self.app.get(&format!("{SERVERS}/{name}/events?limit=1000")).await;
         assert_eq!(answer.status, 200, "{answer:?}");
