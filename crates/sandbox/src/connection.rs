@@ -1,8 +1,9 @@
 //! The way to an engine: found when it is needed, kept while it answers, found again when it went away.
 //!
 //! A failure is remembered for a moment only, so that many who ask at once do not each wait for the same deadline, and so that
-//! an engine that comes back is used at once. What the engine said of itself is believed for a few seconds. Every request
-//! has a deadline, because an engine that hangs is as bad as one that is gone.
+//! an engine that comes back is used at once. That the engine is there is believed for a few seconds, what it said of itself for
+//! longer: Podman asks the machine's package manager before it answers that. Every request has a deadline, because an engine that
+//! hangs is as bad as one that is gone.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +32,8 @@ pub(crate) const DEED_MAX: Duration = Duration::from_mins(1);
 const PASSING_MAX: Duration = Duration::from_secs(5);
 pub(crate) const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 const FAILURE_REMEMBERED_FOR: Duration = Duration::from_millis(500);
-const DESCRIPTION_BELIEVED_FOR: Duration = Duration::from_secs(3);
+const PRESENCE_BELIEVED_FOR: Duration = Duration::from_secs(3);
+const DESCRIPTION_BELIEVED_FOR: Duration = Duration::from_mins(1);
 
 /// Reads a variable of the environment, wherever that is.
 pub type Variable = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
@@ -70,7 +72,7 @@ pub(crate) struct Connection {
 
 enum Known {
     Nothing,
-    Open { open: Open, described_at: Instant },
+    Open { open: Open, described_at: Instant, present_at: Instant },
     Failed { reason: String, at: Instant },
 }
 
@@ -110,12 +112,21 @@ impl Connection {
         }
     }
 
-    /// The engine, asked again what it is if that was a while ago.
+    /// The engine, asked again whether it is there, and what it is, if that was a while ago.
     pub async fn examine(&self) -> Result<Open, SandboxError> {
         let mut known = self.known.lock().await;
+        if let Known::Open { open, present_at, .. } = &mut *known
+            && open.answers()
+            && present_at.elapsed() >= PRESENCE_BELIEVED_FOR
+            && open.within(ANSWER_MAX, open.client.ping()).await.is_ok()
+        {
+            *present_at = Instant::now();
+        }
         match &*known {
-            Known::Open { open, described_at }
-                if open.answers() && described_at.elapsed() < DESCRIPTION_BELIEVED_FOR =>
+            Known::Open { open, described_at, present_at }
+                if open.answers()
+                    && described_at.elapsed() < DESCRIPTION_BELIEVED_FOR
+                    && present_at.elapsed() < PRESENCE_BELIEVED_FOR =>
             {
                 Ok(open.clone())
             }
@@ -133,7 +144,8 @@ impl Connection {
     async fn find(&self, known: &mut Known) -> Result<Open, SandboxError> {
         match self.look_everywhere().await {
             Ok(open) => {
-                *known = Known::Open { open: open.clone(), described_at: Instant::now() };
+                let now = Instant::now();
+                *known = Known::Open { open: open.clone(), described_at: now, present_at: now };
                 Ok(open)
             }
             Err(reason) => {

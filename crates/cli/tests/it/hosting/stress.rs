@@ -98,7 +98,7 @@ async fn crash(host: &Host, name: &str, from: u64, times: u64) {
 /// `COFER_TEST_CYCLES=1000` for the long one.
 #[expect(clippy::print_stdout, reason = "the figures are what a long run is made for")]
 async fn crashes_pile_nothing_up(provider: &'static str) {
-    let cycles = number("COFER_TEST_CYCLES", 20);
+    let cycles = number("COFER_TEST_CYCLES", 12);
     // The first ones fill what is kept: caches, logs, the history.
     let warm_up = cycles / 4;
     let settings = "[crash_loop]\nthreshold = 1000000\n";
