@@ -265,11 +265,6 @@ impl App {
         self.start.data_dir()
     }
 
-    /// What everything of this Cofer is marked with in an engine.
-    pub fn instance(&self) -> &str {
-        &self.start.variables["COFER_INSTANCE"]
-    }
-
     /// Its log so far.
     pub fn log(&self) -> String {
         self.stderr.text()
