@@ -27,6 +27,9 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// For requests that make, start, end or remove something: a busy engine takes its time.
 pub(crate) const DEED_MAX: Duration = Duration::from_mins(1);
 
+/// How long an engine may be in two minds about a container.
+const PASSING_MAX: Duration = Duration::from_secs(5);
+pub(crate) const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 const FAILURE_REMEMBERED_FOR: Duration = Duration::from_millis(500);
 const DESCRIPTION_BELIEVED_FOR: Duration = Duration::from_secs(3);
 
@@ -201,6 +204,14 @@ impl EngineError {
         matches!(self, Self::Answered { status: 409, .. })
     }
 
+    /// Podman says such things of a container that is ending while it is asked; a moment later it knows better.
+    pub fn is_passing(&self) -> bool {
+        let in_words = |message: &str| {
+            message.ends_with("no such process") || message.contains("container state improper")
+        };
+        matches!(self, Self::Answered { status: 500, message } if in_words(message))
+    }
+
     pub fn message(&self) -> &str {
         match self {
             Self::Answered { message, .. } => message,
@@ -282,7 +293,16 @@ impl Open {
     /// a while.
     pub async fn inspect(&self, id: &str, measure: Measure) -> Result<Inspected, EngineError> {
         let size = u8::from(measure == Measure::Size);
-        self.get(&format!("/containers/{id}/json?size={size}")).await
+        let path = format!("/containers/{id}/json?size={size}");
+        let deadline = Instant::now() + PASSING_MAX;
+        loop {
+            match self.get(&path).await {
+                Err(error) if error.is_passing() && Instant::now() < deadline => {
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// All containers with these labels, whatever their state.
@@ -319,10 +339,10 @@ impl Open {
         let version = self.client.client_version();
         let path = format!("/v{}.{}{path}", version.major_version, version.minor_version);
         let request = async { Ok(plain::get(&self.engine.endpoint, &path).await?) };
-        let (status, body) = self.within(ANSWER_MAX, request).await?;
-        match status {
-            200 => serde_json::from_slice(&body).map_err(|error| EngineError::silent(&error)),
-            _ => Err(EngineError::Answered { status, message: message(&body) }),
+        let answer = self.within(ANSWER_MAX, request).await?;
+        match answer.status {
+            200 => serde_json::from_slice(&answer.after_head).map_err(|error| EngineError::silent(&error)),
+            status => Err(EngineError::Answered { status, message: message(&answer.after_head) }),
         }
     }
 

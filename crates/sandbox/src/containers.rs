@@ -20,7 +20,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::connection::{
-    ANSWER_MAX, Connection, DEED_MAX, EngineError, EngineSettings, Measure, Need, Open, Variable,
+    ANSWER_MAX, ASK_AGAIN_AFTER, Connection, DEED_MAX, EngineError, EngineSettings, Measure, Need, Open,
+    Variable,
 };
 use crate::disk_watch::{self, DiskWatch};
 use crate::engine::EngineKind;
@@ -37,7 +38,6 @@ use crate::{
 const LOOKS_AT_ONCE: usize = 8;
 /// News from before the question is asked for as well, because some may happen while it is on its way.
 const NEWS_OVERLAP: Duration = Duration::from_secs(2);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// A provider over an engine. Clones are the same provider.
 #[derive(Clone)]
@@ -388,7 +388,7 @@ impl EngineProvider {
                 Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {}
                 _ => return Ok(()),
             }
-            tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+            tokio::time::sleep(ASK_AGAIN_AFTER).await;
         }
     }
 
@@ -415,7 +415,9 @@ impl EngineProvider {
                 match open.within(DEED_MAX, open.client.remove_container(&id.0, Some(options))).await {
                     Ok(()) => return Ok(()),
                     Err(error) if error.is_not_found() => return Ok(()),
-                    Err(error) if error.is_conflict() => tokio::time::sleep(LOOK_AGAIN_AFTER).await,
+                    Err(error) if error.is_conflict() || error.is_passing() => {
+                        tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                    }
                     Err(error) => return Err(open.failed(error)),
                 }
             }

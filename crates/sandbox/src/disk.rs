@@ -28,11 +28,17 @@ impl Extent {
     }
 
     pub fn used_bytes(&self) -> io::Result<u64> {
-        let mut total = nameless_bytes(&self.container);
-        for directory in &self.directories {
-            total += bytes_below(directory)?;
-        }
-        Ok(total)
+        Ok(self.named_bytes()? + nameless_bytes(processes_of(&self.container)))
+    }
+
+    /// The same, where its processes are known already. What has names comes first, and is enough if it is more than so much.
+    pub fn used_bytes_of(&self, processes: Vec<PathBuf>, enough: u64) -> io::Result<u64> {
+        let named = self.named_bytes()?;
+        if named > enough { Ok(named) } else { Ok(named + nameless_bytes(processes)) }
+    }
+
+    fn named_bytes(&self) -> io::Result<u64> {
+        self.directories.iter().try_fold(0, |total, directory| Ok(total + bytes_below(directory)?))
     }
 
     /// One directory for each filesystem that it is on.
@@ -73,17 +79,20 @@ pub(crate) fn bytes_below(directory: &Path) -> io::Result<u64> {
     Ok(total)
 }
 
-/// What the sandbox's processes hold open although it has no name any more.
-fn nameless_bytes(container: &str) -> u64 {
-    let Ok(processes) = fs::read_dir("/proc") else { return 0 };
-    let is_ours = |process: &PathBuf| {
+/// The processes whose control group bears the container's name, as directories of `/proc`.
+fn processes_of(container: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|process| process.path());
+    all.filter(|process| {
         fs::read_to_string(process.join("cgroup")).is_ok_and(|groups| groups.contains(container))
-    };
+    })
+    .collect()
+}
+
+/// What these processes hold open although it has no name any more.
+fn nameless_bytes(processes: Vec<PathBuf>) -> u64 {
     let mut seen = HashSet::new();
     let open_files = processes
-        .flatten()
-        .map(|process| process.path())
-        .filter(is_ours)
+        .into_iter()
         .flat_map(|process| fs::read_dir(process.join("fd")).into_iter().flatten().flatten());
     let nameless = open_files.filter_map(|file| {
         let name = fs::read_link(file.path()).ok()?;

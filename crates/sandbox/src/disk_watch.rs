@@ -3,28 +3,45 @@
 //!
 //! Each sandbox that runs has a guard. On the engine's machine the guard looks at the free space ([`gauge`](crate::gauge)), and when
 //! the limit may be near it holds the sandbox still, measures, and lets it go on or ends it: nobody writes while it is measured, and
-//! nobody is ended who is within the limit. Where it has no right to that, it measures as it runs; where it cannot see the files, it
-//! asks the engine now and then.
+//! nobody is ended who is within the limit. Such a guard is a thread that goes before others, because a writer does not wait for a
+//! busy runtime. Where it has no right to hold a sandbox still, it measures as it runs; where it cannot see the files, it asks the
+//! engine now and then.
+//!
+//! ```text
+//!   look ──► look ──► near ──► freeze ──► measure ──► within: thaw, look
+//!                                                └──► past: remember, kill, thaw
+//! ```
 
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{EngineError, Measure, Open};
+use crate::connection::{ANSWER_MAX, EngineError, Measure, Open};
 use crate::containers::Shared;
 use crate::disk::{Extent, free_bytes};
 use crate::freezer::Freezer;
 use crate::gauge::{Gauge, Next};
-use crate::sightings::Seen;
-use crate::{ExitCause, SandboxId};
+use crate::sightings::{self, Seen};
+use crate::{ExitCause, SandboxId, SandboxState};
 
 const FREEZE_TAKES: Duration = Duration::from_millis(2);
+const FREEZE_MAX: Duration = Duration::from_millis(200);
+const FREEZE_LOOK_AFTER: Duration = Duration::from_micros(500);
 const ENGINE_KILL_TAKES: Duration = Duration::from_millis(100);
+const ENGINE_KILL_MAX: Duration = Duration::from_mins(1);
+const KILL_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const ASK_ENGINE_EVERY: Duration = Duration::from_secs(5);
+/// In steps of niceness.
+const HASTE: i32 = 10;
+/// A guard walks directories, one open at a time for each level.
+const STACK_BYTES: usize = 128 << 10;
 
 /// The guards of all sandboxes that run.
 #[derive(Default)]
@@ -33,8 +50,36 @@ pub(crate) struct DiskWatch {
 }
 
 struct Guard {
-    task: AbortOnDropHandle<()>,
+    duty: Duty,
     extent: Extent,
+}
+
+/// Who does it. Either ends when this is dropped.
+enum Duty {
+    Beside(Sentry),
+    Asking(AbortOnDropHandle<()>),
+}
+
+impl Duty {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Beside(sentry) => sentry.thread.is_finished(),
+            Self::Asking(task) => task.is_finished(),
+        }
+    }
+}
+
+/// A thread that stands by one sandbox.
+struct Sentry {
+    relieved: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Drop for Sentry {
+    fn drop(&mut self) {
+        self.relieved.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
+    }
 }
 
 impl DiskWatch {
@@ -42,8 +87,11 @@ impl DiskWatch {
     pub fn begin(&self, provider: &Arc<Shared>, open: &Open, seen: &Seen) {
         let Some(limit) = seen.disk_limit else { return };
         let id = &seen.sighting.id;
+        if provider.exits.is_known(id) {
+            return; // It is being ended, and has not ended yet.
+        }
         let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        if guards.get(id).is_some_and(|guard| !guard.task.is_finished()) {
+        if guards.get(id).is_some_and(|guard| !guard.duty.is_over()) {
             return;
         }
         let extent = extent(seen);
@@ -59,8 +107,10 @@ impl DiskWatch {
         if let Some(freezer) = post.freezer.as_ref().filter(|_| !seen.paused) {
             let _ = freezer.thaw();
         }
-        let task = AbortOnDropHandle::new(tokio::spawn(post.stand()));
-        guards.insert(id.clone(), Guard { task, extent });
+        match post.take_up(extent.is_within_reach()) {
+            Ok(duty) => _ = guards.insert(id.clone(), Guard { duty, extent }),
+            Err(error) => tracing::warn!(sandbox = %id, "the disk of sandbox {id} is not watched: {error}"),
+        }
     }
 
     pub fn end(&self, id: &SandboxId) {
@@ -107,41 +157,51 @@ struct Finding {
 }
 
 impl Post {
-    async fn stand(self) {
-        let extent = self.extent.clone();
-        let within_reach =
-            tokio::task::spawn_blocking(move || extent.is_within_reach()).await.unwrap_or(false);
-        let outcome = if within_reach { self.stand_beside().await } else { self.ask_now_and_then().await };
-        if let Err(error) = outcome {
-            // Its files are gone, and so is the sandbox; or the engine is, and whoever lists what runs sets a new guard.
-            tracing::debug!(sandbox = %self.id, "the disk of sandbox {} is watched no more: {error}", self.id);
+    fn take_up(self, within_reach: bool) -> io::Result<Duty> {
+        if !within_reach {
+            let asking = tokio::spawn(async move { self.ask_now_and_then().await });
+            return Ok(Duty::Asking(AbortOnDropHandle::new(asking)));
         }
+        let relieved = Arc::new(AtomicBool::new(false));
+        let (told, runtime) = (relieved.clone(), Handle::current());
+        let thread = std::thread::Builder::new().name("disk guard".to_owned()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || match self.stand_beside(&told) {
+            Ok(Some(used)) => _ = runtime.spawn(async move { self.end(used).await }),
+            Ok(None) => {}
+            // Its files are gone, and so is the sandbox.
+            Err(error) => {
+                tracing::debug!(sandbox = %self.id, "sandbox {} is watched no more: {error}", self.id);
+            }
+        })?;
+        Ok(Duty::Beside(Sentry { relieved, thread }))
     }
 
-    /// On the machine where the files are.
-    async fn stand_beside(&self) -> io::Result<()> {
+    /// On the machine where the files are. Tells what the sandbox used when it was past its limit.
+    fn stand_beside(&self, relieved: &AtomicBool) -> io::Result<Option<u64>> {
+        // Refused to whoever lacks the right, and then the guard is as fast as others.
+        let _ = rustix::process::setpriority_process(None, -HASTE);
         let filesystems = self.extent.filesystems();
-        let first = self.measure(&filesystems, Hold::Running).await?;
+        let first = self.measure(&filesystems, Hold::Running)?;
         let reaction = if self.freezer.is_some() { FREEZE_TAKES } else { ENGINE_KILL_TAKES };
         let mut gauge = Gauge::new(self.limit, reaction, Instant::now(), first.free, first.used);
         // It may have been full before: a volume outlives its sandbox, and a limit may be lowered.
         let mut next =
             if first.used > self.limit { Next::MeasureClosely } else { Next::Look(Duration::ZERO) };
-        loop {
+        while !relieved.load(Ordering::Relaxed) {
             match next {
-                Next::Look(wait) => tokio::time::sleep(wait).await,
+                Next::Look(wait) => std::thread::park_timeout(wait),
                 Next::Measure | Next::MeasureClosely => {
                     let hold = if next == Next::MeasureClosely { Hold::Still } else { Hold::Running };
-                    let found = self.measure(&filesystems, hold).await?;
+                    let found = self.measure(&filesystems, hold)?;
                     gauge.measured(Instant::now(), found.took, found.free, found.used);
                     if found.ended || self.is_lost(&gauge) {
-                        self.end(gauge.used()).await;
-                        return Ok(());
+                        return Ok(Some(found.used));
                     }
                 }
             }
             next = gauge.look(Instant::now(), free_bytes(&filesystems)?);
         }
+        Ok(None)
     }
 
     /// Whether one that cannot be held still would be past its limit before it could be ended.
@@ -149,28 +209,44 @@ impl Post {
         self.freezer.is_none() && gauge.expected_after(ENGINE_KILL_TAKES) > self.limit
     }
 
-    async fn measure(&self, filesystems: &[PathBuf], hold: Hold) -> io::Result<Finding> {
-        let (post, filesystems) = (self.clone(), filesystems.to_vec());
-        // In one piece, so that it is thawed whatever becomes of the guard.
-        tokio::task::spawn_blocking(move || post.measure_now(&filesystems, hold)).await?
+    fn measure(&self, filesystems: &[PathBuf], hold: Hold) -> io::Result<Finding> {
+        let start = Instant::now();
+        let (used, ended) = match self.freezer.as_ref().filter(|_| hold == Hold::Still) {
+            None => (self.used()?, false),
+            Some(freezer) => {
+                freezer.freeze()?;
+                let outcome = self.measure_while_it_freezes(freezer);
+                freezer.thaw()?;
+                outcome?
+            }
+        };
+        Ok(Finding { used, free: free_bytes(filesystems)?, took: start.elapsed(), ended })
     }
 
-    fn measure_now(&self, filesystems: &[PathBuf], hold: Hold) -> io::Result<Finding> {
-        let start = Instant::now();
-        let freezer = self.freezer.as_ref().filter(|_| hold == Hold::Still);
-        if let Some(freezer) = freezer {
-            freezer.freeze()?;
+    fn used(&self) -> io::Result<u64> {
+        match &self.freezer {
+            Some(freezer) => self.extent.used_bytes_of(freezer.processes()?, self.limit),
+            None => self.extent.used_bytes(),
         }
-        let used = self.extent.used_bytes();
-        let ended = freezer.is_some() && used.as_ref().is_ok_and(|used| *used > self.limit);
-        if let Some(freezer) = freezer {
-            if ended {
+    }
+
+    /// What it uses once it stands still, and whether it was ended. A process in the middle of a write does not stand still before
+    /// that is done, and it may be a long one; but it can be killed, so whoever passes the limit meanwhile is not waited for.
+    fn measure_while_it_freezes(&self, freezer: &Freezer) -> io::Result<(u64, bool)> {
+        let deadline = Instant::now() + FREEZE_MAX;
+        loop {
+            let is_final = freezer.is_frozen()? || Instant::now() >= deadline;
+            let used = self.used()?;
+            if used > self.limit {
                 self.remember();
-                let _ = freezer.kill();
+                freezer.kill()?;
+                return Ok((used, true));
             }
-            freezer.thaw()?;
+            if is_final {
+                return Ok((used, false));
+            }
+            std::thread::sleep(FREEZE_LOOK_AFTER);
         }
-        Ok(Finding { used: used?, free: free_bytes(filesystems)?, took: start.elapsed(), ended })
     }
 
     fn remember(&self) {
@@ -183,28 +259,41 @@ impl Post {
         self.remember();
         let Self { id, limit, .. } = self;
         tracing::warn!(sandbox = %id, used, limit, "sandbox {id} wrote {used} bytes, which is past its limit of {limit}; ending it");
-        // Also where it was done already: the engine's own way is the one that is sure.
-        let kill = self.open.client.kill_container(&id.0, None);
-        let _ = self.open.within(ENGINE_KILL_MAX, kill).await;
+        // Also where it was done already: the engine's own way is the one that is sure, if not always at the first try.
+        let deadline = Instant::now() + ENGINE_KILL_MAX;
+        while self.is_running().await && Instant::now() < deadline {
+            let kill = self.open.client.kill_container(&id.0, None);
+            if let Err(error) = self.open.within(ANSWER_MAX, kill).await {
+                tracing::debug!(sandbox = %id, "sandbox {id} could not be ended: {}", error.message());
+            }
+            tokio::time::sleep(KILL_AGAIN_AFTER).await;
+        }
     }
 
-    /// Where the files cannot be seen.
-    async fn ask_now_and_then(&self) -> io::Result<()> {
+    async fn is_running(&self) -> bool {
+        let seen = self.open.inspect(&self.id.0, Measure::Nothing).await;
+        match seen.map(sightings::read) {
+            Ok(Some(seen)) => matches!(seen.sighting.state, SandboxState::Running { .. }),
+            Ok(None) => false,
+            Err(error) => !error.is_not_found(),
+        }
+    }
+
+    /// Where the files cannot be seen. When the engine does not answer, whoever lists what runs sets a new guard.
+    async fn ask_now_and_then(&self) {
         loop {
             tokio::time::sleep(ASK_ENGINE_EVERY).await;
             match told_by_engine(&self.open, &self.id).await {
-                Ok(used) if used > self.limit => {
-                    self.end(used).await;
-                    return Ok(());
-                }
+                Ok(used) if used > self.limit => return self.end(used).await,
                 Ok(_) => {}
-                Err(error) => return Err(io::Error::other(error.message().to_owned())),
+                Err(error) => {
+                    tracing::debug!(sandbox = %self.id, "sandbox {} is watched no more: {}", self.id, error.message());
+                    return;
+                }
             }
         }
     }
 }
-
-const ENGINE_KILL_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {

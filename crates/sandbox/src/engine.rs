@@ -4,11 +4,16 @@
 //! variable says, else at the usual sockets, rootless ones included. What it can do is asked, never assumed.
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
-use bollard::{API_DEFAULT_VERSION, Docker};
+use bollard::{API_DEFAULT_VERSION, ClientVersion, Docker};
 
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+use crate::plain;
+
+/// One that hangs is as good as gone; one that answered this may be slow to tell of itself on a busy machine.
+const PONG_MAX: Duration = Duration::from_secs(5);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
 const REQUEST_SECONDS_MAX: u64 = 24 * 60 * 60;
 /// The names under which gVisor is registered as a runtime.
 const GVISOR_RUNTIMES: [&str; 3] = ["runsc", "gvisor", "io.containerd.runsc.v1"];
@@ -157,10 +162,21 @@ pub(crate) async fn open(
 }
 
 async fn ask(kind: EngineKind, endpoint: &str) -> Result<(Engine, Docker), bollard::errors::Error> {
-    // Engines live for years; they are spoken to in the newest version they know.
-    let client = connect(endpoint)?.negotiate_version().await?;
+    let client = connect(endpoint, &version(endpoint).await?)?;
     let engine = describe(kind, endpoint, &client).await?;
     Ok((engine, client))
+}
+
+/// Engines live for years; they are spoken to in the newest version they know. It is told with a ping, because Podman takes
+/// half a second to tell of its version.
+async fn version(endpoint: &str) -> io::Result<ClientVersion> {
+    let pong = tokio::time::timeout(PONG_MAX, plain::get(endpoint, "/_ping")).await;
+    let pong = pong.map_err(|_elapsed| io::Error::other(format!("no answer within {PONG_MAX:?}")))??;
+    let told = pong.header("Api-Version").and_then(|version| version.split_once('.'));
+    let (major, minor) = told.ok_or_else(|| plain::invalid("whoever answers is no container engine"))?;
+    let number = |text: &str| text.parse().map_err(|_| plain::invalid("the engine's version is no version"));
+    let theirs = ClientVersion { major_version: number(major)?, minor_version: number(minor)? };
+    Ok(if theirs < *API_DEFAULT_VERSION { theirs } else { *API_DEFAULT_VERSION })
 }
 
 /// Asks an engine that is connected what it is and what it can do.
@@ -190,11 +206,11 @@ pub(crate) async fn describe(
 }
 
 /// The client's own deadline is generous, because some requests last as long as a sandbox does; each request brings its own.
-fn connect(endpoint: &str) -> Result<Docker, bollard::errors::Error> {
+fn connect(endpoint: &str, version: &ClientVersion) -> Result<Docker, bollard::errors::Error> {
     let seconds = REQUEST_SECONDS_MAX;
     match endpoint.strip_prefix("unix://") {
-        Some(path) => Docker::connect_with_unix(path, seconds, API_DEFAULT_VERSION),
-        None => Docker::connect_with_http(endpoint, seconds, API_DEFAULT_VERSION),
+        Some(path) => Docker::connect_with_unix(path, seconds, version),
+        None => Docker::connect_with_http(endpoint, seconds, version),
     }
 }
 

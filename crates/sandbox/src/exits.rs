@@ -36,6 +36,10 @@ impl Exits {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
+    pub fn is_known(&self, id: &SandboxId) -> bool {
+        self.recall(id).is_some()
+    }
+
     fn recall(&self, id: &SandboxId) -> Option<ExitCause> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied()
     }

@@ -7,13 +7,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 const GROUPS: &str = "/sys/fs/cgroup";
-const FREEZE_MAX: Duration = Duration::from_millis(200);
-const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Freezer {
@@ -59,17 +56,12 @@ impl Freezer {
         })
     }
 
-    /// Returns when every process stands still, or would not in time.
+    /// Begins to hold every process still. One in the middle of a long write is done with that first.
     pub fn freeze(&self) -> io::Result<()> {
-        fs::write(self.switch(), if self.version == Version::First { "FROZEN" } else { "1" })?;
-        let deadline = Instant::now() + FREEZE_MAX;
-        while !self.is_frozen()? && Instant::now() < deadline {
-            std::thread::sleep(LOOK_AGAIN_AFTER);
-        }
-        Ok(())
+        fs::write(self.switch(), if self.version == Version::First { "FROZEN" } else { "1" })
     }
 
-    fn is_frozen(&self) -> io::Result<bool> {
+    pub fn is_frozen(&self) -> io::Result<bool> {
         match self.version {
             Version::First => Ok(fs::read_to_string(self.switch())?.trim() == "FROZEN"),
             Version::Second => Ok(fs::read_to_string(self.group.join("cgroup.events"))?.contains("frozen 1")),
@@ -80,10 +72,20 @@ impl Freezer {
         fs::write(self.switch(), if self.version == Version::First { "THAWED" } else { "0" })
     }
 
+    /// Its processes, as directories of `/proc`.
+    pub fn processes(&self) -> io::Result<Vec<PathBuf>> {
+        let pids = self.pids()?;
+        Ok(pids.into_iter().map(|pid| Path::new("/proc").join(pid.as_raw_nonzero().to_string())).collect())
+    }
+
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        let listed = fs::read_to_string(self.group.join("cgroup.procs"))?;
+        Ok(listed.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())
+    }
+
     /// Ends every process. Those that are frozen end the moment they are thawed, without another step of their own.
     pub fn kill(&self) -> io::Result<()> {
-        let processes = fs::read_to_string(self.group.join("cgroup.procs"))?;
-        for pid in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        for pid in self.pids()? {
             // One that is gone is what we want.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }

@@ -14,9 +14,10 @@ const BODY_BYTES_MAX: u64 = 16 << 20;
 pub(crate) type Source = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type Drain = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// An answer's status, and what came after its head.
+/// An answer's head, and what came after it.
 pub(crate) struct Answer {
     pub status: u16,
+    head: String,
     pub after_head: Vec<u8>,
 }
 
@@ -34,12 +35,19 @@ pub(crate) async fn connect(endpoint: &str) -> io::Result<(Source, Drain)> {
 }
 
 /// Asks, and reads the whole answer. In HTTP/1.0 that is everything until the connection ends.
-pub(crate) async fn get(endpoint: &str, path: &str) -> io::Result<(u16, Vec<u8>)> {
+pub(crate) async fn get(endpoint: &str, path: &str) -> io::Result<Answer> {
     let (mut source, mut drain) = connect(endpoint).await?;
     drain.write_all(format!("GET {path} HTTP/1.0\r\nHost: engine\r\n\r\n").as_bytes()).await?;
-    let Answer { status, after_head: mut body } = read_head(&mut source).await?;
-    source.take(BODY_BYTES_MAX).read_to_end(&mut body).await?;
-    Ok((status, body))
+    let mut answer = read_head(&mut source).await?;
+    source.take(BODY_BYTES_MAX).read_to_end(&mut answer.after_head).await?;
+    Ok(answer)
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        lines.into_iter().find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
 }
 
 pub(crate) async fn read_head(source: &mut Source) -> io::Result<Answer> {
@@ -47,10 +55,10 @@ pub(crate) async fn read_head(source: &mut Source) -> io::Result<Answer> {
     loop {
         if let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") {
             let after_head = head.split_off(end + 4);
-            let text = std::str::from_utf8(&head).unwrap_or_default();
-            let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
             let status = status.ok_or_else(|| invalid("the answer is not HTTP"))?;
-            return Ok(Answer { status, after_head });
+            return Ok(Answer { status, head, after_head });
         }
         if head.len() > HEAD_BYTES_MAX {
             return Err(invalid("the answer's head is too long"));
@@ -100,7 +108,9 @@ mod tests {
             stream.write_all(b"HTTP/1.0 404 Not Found\r\nServer: x\r\n\r\nno such thing").await.unwrap();
             String::from_utf8_lossy(&request[..length]).into_owned()
         });
-        assert_eq!(get(&endpoint, "/thing").await.unwrap(), (404, b"no such thing".to_vec()));
+        let answer = get(&endpoint, "/thing").await.unwrap();
+        assert_eq!((answer.status, answer.header("server")), (404, Some("x")));
+        assert_eq!(answer.after_head, b"no such thing");
         assert!(serving.await.unwrap().starts_with("GET /thing HTTP/1.0\r\n"));
     }
 }

@@ -68,7 +68,7 @@ async fn take_over(target: Target<'_>) -> Result<Attached, AttachError> {
     let (mut source, mut drain) = plain::connect(target.endpoint).await.map_err(AttachError::Connection)?;
     drain.write_all(request(&target).as_bytes()).await.map_err(AttachError::Connection)?;
     let answer = plain::read_head(&mut source).await.map_err(AttachError::Connection)?;
-    let Answer { status, after_head: early } = answer;
+    let Answer { status, after_head: early, .. } = answer;
     match status {
         // 200 is what engines answer that do not speak of upgrades but do the same.
         101 | 200 => Ok(Attached { source, drain, early }),

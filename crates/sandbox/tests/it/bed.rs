@@ -69,14 +69,17 @@ impl Bed {
 
     /// The same engine, seen by a Cofer that has just started.
     pub fn second_provider(&self) -> EngineProvider {
-        provider(
-            match self.provider.name() {
-                ProviderName::Docker => EngineProvider::docker,
-                ProviderName::Podman => EngineProvider::podman,
-                _ => EngineProvider::gvisor,
-            },
-            self.engine.host(),
-        )
+        self.provider_at(self.engine.host())
+    }
+
+    /// The same provider with its engine elsewhere.
+    pub fn provider_at(&self, host: &str) -> EngineProvider {
+        let make = match self.provider.name() {
+            ProviderName::Docker => EngineProvider::docker,
+            ProviderName::Podman => EngineProvider::podman,
+            _ => EngineProvider::gvisor,
+        };
+        provider(make, host)
     }
 
     pub fn is(&self, name: ProviderName) -> bool {
@@ -251,7 +254,9 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 
 /// What went to a log.
 #[derive(Clone, Default)]
-pub struct Log(Arc<Mutex<Vec<(LogStream, Vec<u8>)>>>);
+pub struct Log(Arc<Mutex<Vec<Piece>>>);
+
+type Piece = (LogStream, Vec<u8>);
 
 impl Log {
     pub fn sink(&self) -> LogSink {

@@ -11,6 +11,7 @@ mod bed;
 mod attaching;
 mod disk;
 mod ending;
+mod engines;
 mod hardening;
 mod images;
 mod launching;

@@ -72,13 +72,14 @@ fn own_addresses() -> Vec<IpAddr> {
 async fn one_that_may_reach_nobody_reaches_nobody(bed: &Bed) {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let tries: String = own_addresses()
+    let tries: Vec<_> = own_addresses()
         .into_iter()
         .chain([IpAddr::from([1, 1, 1, 1])])
         .map(|address| {
             format!("nc -w 1 {address} {port} </dev/null >/dev/null 2>&1 && echo reached {address}; ")
         })
         .collect();
+    let tries = tries.concat();
     for network in [NetworkMode::None, NetworkMode::Isolated] {
         // A neighbour with a server, of the same kind.
         let mut neighbour = bed.spec(&format!("ip addr | grep inet; {SERVER}"));

@@ -51,7 +51,9 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 async fn a_line_there_and_back_costs_little_more_than_by_hand(bed: &Bed) {
+    let start = Instant::now();
     let mut ours = bed.run("cat").await;
+    eprintln!("{}: launched in {:?}", bed.provider.name(), start.elapsed());
     let theirs = bed.run("cat").await;
     ours.say("warm").await;
     assert_eq!(ours.line().await, "warm");
