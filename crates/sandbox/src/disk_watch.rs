@@ -23,19 +23,20 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{EngineError, Measure, Open};
+use crate::connection::{ANSWER_MAX, EngineError, Measure, Open};
 use crate::containers::Shared;
 use crate::disk::{Extent, free_bytes};
 use crate::freezer::Freezer;
 use crate::gauge::{Gauge, Next};
-use crate::sightings::Seen;
-use crate::{ExitCause, SandboxId};
+use crate::sightings::{self, Seen};
+use crate::{ExitCause, SandboxId, SandboxState};
 
 const FREEZE_TAKES: Duration = Duration::from_millis(2);
 const FREEZE_MAX: Duration = Duration::from_millis(200);
 const FREEZE_LOOK_AFTER: Duration = Duration::from_micros(500);
 const ENGINE_KILL_TAKES: Duration = Duration::from_millis(100);
-const ENGINE_KILL_MAX: Duration = Duration::from_secs(10);
+const ENGINE_KILL_MAX: Duration = Duration::from_mins(1);
+const KILL_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const ASK_ENGINE_EVERY: Duration = Duration::from_secs(5);
 /// In steps of niceness.
 const HASTE: i32 = 10;
@@ -178,7 +179,7 @@ impl Post {
     /// On the machine where the files are. Tells what the sandbox used when it was past its limit.
     fn stand_beside(&self, relieved: &AtomicBool) -> io::Result<Option<u64>> {
         // Refused to whoever lacks the right, and then the guard is as fast as others.
-        eprintln!("G prio {:?}", rustix::process::setpriority_process(None, -HASTE));
+        let _ = rustix::process::setpriority_process(None, -HASTE);
         let filesystems = self.extent.filesystems();
         let first = self.measure(&filesystems, Hold::Running)?;
         let reaction = if self.freezer.is_some() { FREEZE_TAKES } else { ENGINE_KILL_TAKES };
@@ -186,30 +187,12 @@ impl Post {
         // It may have been full before: a volume outlives its sandbox, and a limit may be lowered.
         let mut next =
             if first.used > self.limit { Next::MeasureClosely } else { Next::Look(Duration::ZERO) };
-        let t0 = Instant::now();
-        let mut last = Instant::now();
         while !relieved.load(Ordering::Relaxed) {
-            eprintln!(
-                "G {} {:?} +{:?} {:?} {}",
-                &self.id.0[..4],
-                t0.elapsed(),
-                last.elapsed(),
-                next,
-                gauge.brief()
-            );
-            last = Instant::now();
             match next {
                 Next::Look(wait) => std::thread::park_timeout(wait),
                 Next::Measure | Next::MeasureClosely => {
                     let hold = if next == Next::MeasureClosely { Hold::Still } else { Hold::Running };
                     let found = self.measure(&filesystems, hold)?;
-                    eprintln!(
-                        "G {} measured {} took {:?} ended {}",
-                        &self.id.0[..4],
-                        found.used >> 20,
-                        found.took,
-                        found.ended
-                    );
                     gauge.measured(Instant::now(), found.took, found.free, found.used);
                     if found.ended || self.is_lost(&gauge) {
                         return Ok(Some(found.used));
@@ -229,10 +212,9 @@ impl Post {
     fn measure(&self, filesystems: &[PathBuf], hold: Hold) -> io::Result<Finding> {
         let start = Instant::now();
         let (used, ended) = match self.freezer.as_ref().filter(|_| hold == Hold::Still) {
-            None => (self.extent.used_bytes()?, false),
+            None => (self.used()?, false),
             Some(freezer) => {
                 freezer.freeze()?;
-                eprintln!("G {}  freeze written {:?}", &self.id.0[..4], start.elapsed());
                 let outcome = self.measure_while_it_freezes(freezer);
                 freezer.thaw()?;
                 outcome?
@@ -241,20 +223,20 @@ impl Post {
         Ok(Finding { used, free: free_bytes(filesystems)?, took: start.elapsed(), ended })
     }
 
+    fn used(&self) -> io::Result<u64> {
+        match &self.freezer {
+            Some(freezer) => self.extent.used_bytes_of(freezer.processes()?, self.limit),
+            None => self.extent.used_bytes(),
+        }
+    }
+
     /// What it uses once it stands still, and whether it was ended. A process in the middle of a write does not stand still before
     /// that is done, and it may be a long one; but it can be killed, so whoever passes the limit meanwhile is not waited for.
     fn measure_while_it_freezes(&self, freezer: &Freezer) -> io::Result<(u64, bool)> {
         let deadline = Instant::now() + FREEZE_MAX;
         loop {
-            let tt = Instant::now();
             let is_final = freezer.is_frozen()? || Instant::now() >= deadline;
-            let used = self.extent.used_bytes_of(freezer.processes()?, self.limit)?;
-            eprintln!(
-                "G {}  while freezing: final {is_final} used {} in {:?}",
-                &self.id.0[..4],
-                used >> 20,
-                tt.elapsed()
-            );
+            let used = self.used()?;
             if used > self.limit {
                 self.remember();
                 freezer.kill()?;
@@ -277,9 +259,24 @@ impl Post {
         self.remember();
         let Self { id, limit, .. } = self;
         tracing::warn!(sandbox = %id, used, limit, "sandbox {id} wrote {used} bytes, which is past its limit of {limit}; ending it");
-        // Also where it was done already: the engine's own way is the one that is sure.
-        let kill = self.open.client.kill_container(&id.0, None);
-        let _ = self.open.within(ENGINE_KILL_MAX, kill).await;
+        // Also where it was done already: the engine's own way is the one that is sure, if not always at the first try.
+        let deadline = Instant::now() + ENGINE_KILL_MAX;
+        while self.is_running().await && Instant::now() < deadline {
+            let kill = self.open.client.kill_container(&id.0, None);
+            if let Err(error) = self.open.within(ANSWER_MAX, kill).await {
+                tracing::debug!(sandbox = %id, "sandbox {id} could not be ended: {}", error.message());
+            }
+            tokio::time::sleep(KILL_AGAIN_AFTER).await;
+        }
+    }
+
+    async fn is_running(&self) -> bool {
+        let seen = self.open.inspect(&self.id.0, Measure::Nothing).await;
+        match seen.map(sightings::read) {
+            Ok(Some(seen)) => matches!(seen.sighting.state, SandboxState::Running { .. }),
+            Ok(None) => false,
+            Err(error) => !error.is_not_found(),
+        }
     }
 
     /// Where the files cannot be seen. When the engine does not answer, whoever lists what runs sets a new guard.

@@ -2,7 +2,8 @@
 //!
 //! Measuring a sandbox means walking its files; asking the kernel for the free space means nothing at all. So the free space is
 //! looked at often, and whatever it lost since the last measurement is held against the sandbox until a measurement says
-//! otherwise. The closer that comes to the limit, the sooner is the next look.
+//! otherwise. The closer that comes to the limit, the sooner is the next look. When the disk has more free space than before,
+//! somebody removed something, and may have hidden what somebody else wrote; then only a measurement tells.
 //!
 //! ```text
 //!   used (measured) + what the disk lost since = at most this much  ──►  close to the limit?  ──►  measure
@@ -20,8 +21,10 @@ const LOOK_AFTER_MIN_GROWING: Duration = Duration::from_millis(2);
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// However calm it is, a measurement is so old at most, if anything changed.
 const MEASURE_AFTER_MAX: Duration = Duration::from_secs(5);
-/// Somebody else writes: measuring takes a tenth of the time, or more only if the limit could be passed meanwhile.
-const REST_AFTER_VAIN_MEASUREMENT: u32 = 10;
+/// Where it is others who write or remove, measuring takes a tenth of the time, or more only if the limit could be passed meanwhile.
+const REST_AFTER_MEASUREMENT: u32 = 10;
+/// Less than this comes and goes at every moment.
+const GAIN_BYTES_MIN: u64 = 256 << 10;
 /// Of the limit: by how much it may be passed for a moment.
 const SLACK_PERCENT: u64 = 2;
 
@@ -39,6 +42,11 @@ pub(crate) struct Gauge {
     /// What the disk loses, at most, for now.
     bytes_per_second: u64,
     not_before: Instant,
+    /// Whether it had grown when it was last measured, and how long that took.
+    has_grown: bool,
+    took: Duration,
+    /// Whether something may have been hidden since.
+    is_blind: bool,
     /// When the next look was due, and how late looks have been: on a busy machine nobody comes in time.
     due: Instant,
     lateness: Duration,
@@ -65,6 +73,9 @@ impl Gauge {
             looked_free: free,
             bytes_per_second: 0,
             not_before: now,
+            has_grown: false,
+            took: Duration::ZERO,
+            is_blind: false,
             due: now,
             lateness: Duration::ZERO,
         }
@@ -75,25 +86,19 @@ impl Gauge {
         self.used.saturating_add(bytes_in(wait, self.bytes_per_second))
     }
 
-    pub fn brief(&self) -> String {
-        format!(
-            "used {} lost {} rate {} late {:?}",
-            self.used >> 20,
-            self.lost >> 20,
-            self.bytes_per_second >> 20,
-            self.lateness
-        )
-    }
     pub fn look(&mut self, now: Instant, free: u64) -> Next {
         self.note(now, free);
         let at_most = self.used.saturating_add(self.lost);
         let blind_for = self.reaction + LOOK_AFTER_MIN_GROWING + self.lateness;
         let soon = at_most.saturating_add(bytes_in(blind_for, self.bytes_per_second));
-        let has_grown = self.lost > 0;
-        if has_grown && soon >= self.limit && now >= self.not_before {
+        let may_grow = self.lost > 0 || self.has_grown;
+        if self.used > self.limit || (may_grow && soon >= self.limit && now >= self.not_before) {
             return Next::MeasureClosely;
         }
-        if has_grown && now.saturating_duration_since(self.measured_at) >= MEASURE_AFTER_MAX {
+        let age = now.saturating_duration_since(self.measured_at);
+        if (self.lost > 0 && age >= MEASURE_AFTER_MAX)
+            || (self.is_blind && age >= self.took * REST_AFTER_MEASUREMENT)
+        {
             return Next::Measure;
         }
         let left = self.limit.saturating_sub(soon);
@@ -108,12 +113,12 @@ impl Gauge {
     /// Notes what the disk lost since the last look, and how fast, and how late this look is.
     fn note(&mut self, now: Instant, free: u64) {
         let lost = self.looked_free.saturating_sub(free);
-        let since = now.saturating_duration_since(self.looked_at).max(Duration::from_micros(100));
-        let rate = u64::try_from(u128::from(lost) * 1_000_000 / since.as_micros()).unwrap_or(u64::MAX);
+        let rate = rate_of(lost, now.saturating_duration_since(self.looked_at));
         // A writer that pauses for a moment is still a writer, and a machine that was busy still is.
         self.bytes_per_second = rate.max(self.bytes_per_second / 4 * 3);
         self.lateness = now.saturating_duration_since(self.due).min(LATENESS_MAX).max(self.lateness / 2);
         self.lost = self.lost.saturating_add(lost);
+        self.is_blind |= free > self.looked_free.saturating_add(GAIN_BYTES_MIN);
         (self.looked_at, self.looked_free) = (now, free);
     }
 
@@ -121,14 +126,19 @@ impl Gauge {
     pub fn measured(&mut self, now: Instant, took: Duration, free: u64, used: u64) {
         let grown = used.saturating_sub(self.used);
         let was_in_vain = grown.saturating_mul(2) < self.lost;
+        let mut rest = LOOK_AFTER_MIN_GROWING;
         if was_in_vain {
             let left = (self.limit + self.limit / 100 * SLACK_PERCENT).saturating_sub(used);
-            let rest = (took * REST_AFTER_VAIN_MEASUREMENT).max(LOOK_AFTER_MIN);
-            self.not_before = now + rest.min(time_for(left, self.bytes_per_second));
+            let long = (took * REST_AFTER_MEASUREMENT).max(LOOK_AFTER_MIN);
+            rest = long.min(time_for(left, self.bytes_per_second)).max(rest);
             self.bytes_per_second = 0;
         }
+        let own_rate = rate_of(grown, now.saturating_duration_since(self.measured_at));
+        self.bytes_per_second = self.bytes_per_second.max(own_rate);
         (self.used, self.lost, self.looked_free) = (used, 0, free);
         (self.measured_at, self.looked_at, self.due) = (now, now, now);
+        (self.has_grown, self.took, self.is_blind) = (grown > 0, took, false);
+        self.not_before = now + rest;
     }
 }
 
@@ -136,6 +146,12 @@ impl Gauge {
 fn time_for(bytes: u64, bytes_per_second: u64) -> Duration {
     let micros = u128::from(bytes) * 1_000_000 / u128::from(bytes_per_second.max(1));
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(MEASURE_AFTER_MAX)
+}
+
+/// In bytes per second.
+fn rate_of(bytes: u64, time: Duration) -> u64 {
+    let micros = time.as_micros().max(100);
+    u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
 fn bytes_in(time: Duration, bytes_per_second: u64) -> u64 {
@@ -182,7 +198,7 @@ mod tests {
     #[test]
     fn a_calm_disk_is_looked_at_seldom_and_never_measured() {
         let start = Instant::now();
-        let mut gauge = Gauge::new(1024 * MB, REACTION, start, 5000 * MB, 10 * MB);
+        let mut gauge = Gauge::new(4096 * MB, REACTION, start, 5000 * MB, 10 * MB);
         for second in 0..100 {
             assert_eq!(
                 gauge.look(start + Duration::from_secs(second), 5000 * MB),
@@ -196,10 +212,10 @@ mod tests {
         let start = Instant::now();
         let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 0);
         let look = |gauge: &mut Gauge, millis, free| gauge.look(start + Duration::from_millis(millis), free);
-        assert!(matches!(look(&mut gauge, 100, 5900 * MB), Next::Look(_)));
-        assert!(matches!(look(&mut gauge, 1000, 5800 * MB), Next::Look(_)));
-        assert!(matches!(look(&mut gauge, 2000, 6700 * MB), Next::Look(_)));
-        assert_eq!(look(&mut gauge, 3000, 6540 * MB), Next::MeasureClosely);
+        assert!(matches!(look(&mut gauge, 100, 4900 * MB), Next::Look(_)));
+        assert_eq!(look(&mut gauge, 200, 5800 * MB), Next::Measure);
+        gauge.measured(start + Duration::from_millis(200), REACTION, 5800 * MB, 257 * MB);
+        assert_eq!(look(&mut gauge, 201, 5800 * MB), Next::MeasureClosely);
     }
 
     #[test]
