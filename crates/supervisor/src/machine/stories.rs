@@ -391,8 +391,8 @@ fn a_refused_start_waits_for_a_person_or_the_slow_clock() {
     300s tick: error (no such image) -> launch 2
     300s refused: error (no such image) -> destroy 2
     300s destroyed: error (no such image)
-    300s start: error (no such image) -> launch 3
-    300s refused: error (no such image) -> destroy 3
+    300s start: creating -> launch 3
+    300s refused: error (no such image) -> <start_failed>, destroy 3
     300s destroyed: error (no such image)
     300s reconfigure: restarting -> launch 4
     300s launched: restarting -> <started>, greet
