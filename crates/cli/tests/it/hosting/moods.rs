@@ -49,10 +49,11 @@ async fn odd_answers_reach_their_own_caller_or_nobody(host: Host) {
     host.misbehaving("odd", &[]).await;
     let moods = [
         ("echo", json!({"text": "me"}), 30_000, "200 me"),
+        // Before those that answer late, which would be later ones.
+        ("out_of_order", json!({"ms": 100}), 30_000, "200 no later call came"),
         ("hang", json!({}), 200, "504 timeout"),
         ("late", json!({"ms": 300, "text": "too late"}), 100, "504 timeout"),
         ("late", json!({"ms": 50, "text": "in time"}), 30_000, "200 in time"),
-        ("out_of_order", json!({"ms": 100}), 30_000, "200 no later call came"),
         ("duplicate_answer", json!({}), 30_000, "200 twice"),
         ("answer_twice_late", json!({"ms": 50}), 30_000, "200 first"),
         ("wrong_id_answer", json!({}), 30_000, "200 for you"),
@@ -127,7 +128,7 @@ async fn what_else_goes_over_the_pipes_is_heard_or_ignored(host: Host) {
         ("notify", json!({"method": "x/y", "params": {"a": [1]}}), 30_000, r#"200 {"sent":1}"#),
         ("progress", json!({"steps": 3}), 30_000, r#"200 {"sent":0}"#),
         ("ask", json!({"method": "ping"}), 30_000, r#"200 {"came_back":{"#),
-        ("ask", json!({"method": "ping", "id": 1}), 30_000, r#"200 {"came_back":{"id":1,"#),
+        ("ask", json!({"method": "ping", "id": 1}), 30_000, r#"200 {"came_back":{"#),
         ("ask", json!({"method": "roots/list"}), 30_000, r#"200 {"came_back":{"#),
         ("stop_reading_stdin", json!({"ms": 200}), 30_000, "200 not reading"),
         ("burn_cpu", json!({"ms": 50, "threads": 2}), 30_000, "200 {\"turns\":"),
@@ -147,6 +148,8 @@ async fn what_else_goes_over_the_pipes_is_heard_or_ignored(host: Host) {
         assert!(came.starts_with(expected), "{tool} {arguments}: {came}");
         host.works("chatty").await;
     }
+    let ours = host.facts("chatty", "ask", json!({"method": "ping", "id": 1})).await;
+    assert_eq!((&ours["came_back"]["id"], &ours["came_back"]["result"]), (&json!(1), &json!({})), "{ours:#}");
     let refused = host.facts("chatty", "ask", json!({"method": "sampling/createMessage"})).await;
     assert_eq!(refused["came_back"]["error"]["code"], -32601, "{refused:#}");
     let before = host.until("chatty", "counted", |status| status["tool_count"].is_u64()).await;
