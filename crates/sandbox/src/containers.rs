@@ -368,7 +368,7 @@ impl EngineProvider {
         let options = KillContainerOptionsBuilder::new().signal(signal).build();
         match open.within(DEED_MAX, open.client.kill_container(&id.0, Some(options))).await {
             Ok(()) => Ok(()),
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(error) if error.is_not_found() || error.is_conflict() || error.is_passing() => Ok(()),
             Err(error) => match self.inspect(open, id).await? {
                 Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {
                     Err(open.failed(error))
