@@ -1,8 +1,8 @@
 //! Sandboxes as containers of an engine: Docker, Podman, and gVisor, which is a runtime of either.
 //!
 //! One provider serves all three; they differ in which engine is looked for and which runtime is asked for. The parts are next
-//! door: `launch` shapes a container, `streams` carries its bytes, `sightings` reads it back, `disk` watches its limit, `exits` knows
-//! why it ended.
+//! door: `launch` shapes a container, `making` and `ending` see to its beginning and its end, `streams` carries its bytes,
+//! `sightings` reads it back, `disk_watch` holds it to its limit, `exits` knows why it ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,25 +10,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, EventsOptionsBuilder, KillContainerOptionsBuilder,
-    RemoveContainerOptionsBuilder, StartContainerOptions, WaitContainerOptionsBuilder,
-};
+use bollard::query_parameters::EventsOptionsBuilder;
 use cofer_model::{Isolation, NetworkMode, ProviderName};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::{
-    ANSWER_MAX, ASK_AGAIN_AFTER, Connection, DEED_MAX, EngineError, EngineSettings, Measure, Need, Open,
-    Variable,
-};
+use crate::connection::{ANSWER_MAX, Connection, EngineSettings, Measure, Need, Open, Variable};
 use crate::disk_watch::{self, DiskWatch};
 use crate::engine::EngineKind;
 use crate::exits::Exits;
-use crate::launch::{self, Latitude};
+use crate::launch::Latitude;
+use crate::making::Unfinished;
 use crate::sightings::{self, Seen};
-use crate::streams::{self, AttachError, Target, Wanted};
+use crate::streams::Wanted;
 use crate::{
     Capabilities, DiskLimit, ImageRecipe, Launched, LogSink, ProgressSink, Provider, SandboxError, SandboxId,
     SandboxSpec, SandboxState, Sighting, Stdio, Streams, Usage, Volume, images, usage, volumes,
@@ -42,16 +37,16 @@ const NEWS_OVERLAP: Duration = Duration::from_secs(2);
 /// A provider over an engine. Clones are the same provider.
 #[derive(Clone)]
 pub struct EngineProvider {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
-    name: ProviderName,
+    pub name: ProviderName,
     connection: Connection,
     /// What the engine was found not to take is not tried again.
-    latitude: Mutex<Latitude>,
+    pub latitude: Mutex<Latitude>,
     /// Those who carry the output of sandboxes without streams to their log.
-    drains: Mutex<HashMap<SandboxId, AbortOnDropHandle<()>>>,
+    pub drains: Mutex<HashMap<SandboxId, AbortOnDropHandle<()>>>,
     pub exits: Exits,
     disk: DiskWatch,
 }
@@ -89,12 +84,12 @@ impl EngineProvider {
     }
 
     /// The runtime to ask for. Podman is given its own from outside.
-    fn runtime<'a>(&self, open: &'a Open) -> Option<&'a str> {
+    pub(crate) fn runtime<'a>(&self, open: &'a Open) -> Option<&'a str> {
         let asks = self.shared.name == ProviderName::Gvisor && open.engine.kind == EngineKind::Docker;
         open.engine.gvisor_runtime().filter(|_| asks)
     }
 
-    fn latitude(&self) -> Latitude {
+    pub(crate) fn latitude(&self) -> Latitude {
         *self.shared.latitude.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,214 +98,9 @@ impl EngineProvider {
     }
 }
 
-// --- Making ---------------------------------------------------------------------------------------------------------------
-
-impl EngineProvider {
-    /// What no engine can do.
-    fn refuse_the_impossible(open: &Open, spec: &SandboxSpec) -> Result<(), SandboxError> {
-        if !spec.ports.is_empty() && spec.network != NetworkMode::Egress {
-            return Err(open.unsupported(format!(
-                "{} publishes no ports of a sandbox whose network is `{}`; `egress` does",
-                open.engine.kind, spec.network
-            )));
-        }
-        Ok(())
-    }
-
-    /// Makes, attaches and starts; what is made is written into `unfinished` as soon as it is.
-    async fn bring_up(
-        &self,
-        spec: &SandboxSpec,
-        logs: LogSink,
-        unfinished: &mut Unfinished,
-    ) -> Result<Launched, SandboxError> {
-        let open = unfinished.open.clone();
-        let made = volumes::make(&open, &spec.volumes).await;
-        let (made, outcome) = made.map_or_else(|(made, error)| (made, Err(error)), |made| (made, Ok(())));
-        unfinished.volumes = made;
-        outcome?;
-        let attached = loop {
-            let latitude = self.latitude();
-            match self.make_and_start(&open, spec, latitude, unfinished).await {
-                Ok(attached) => break attached,
-                Err(error) if self.learn(latitude, &error) => unfinished.remove_container().await,
-                Err(error) => return Err(error),
-            }
-        };
-        let id = unfinished.id.clone().ok_or_else(|| open.refused("it gave the sandbox no name"))?;
-        let seen = self.inspect(&open, &id).await?.ok_or_else(|| SandboxError::Gone { id: id.clone() })?;
-        let streams = match spec.stdio {
-            Stdio::Bridged => Some(attached.bridged(logs)),
-            Stdio::LogOnly => {
-                self.drain(&id, attached, logs);
-                None
-            }
-        };
-        Ok(Launched {
-            id,
-            streams,
-            endpoints: seen.sighting.endpoints,
-            warnings: launch::warnings(&open.engine),
-        })
-    }
-
-    /// Whether a refusal was about something that can be done without.
-    fn learn(&self, tried: Latitude, error: &SandboxError) -> bool {
-        let SandboxError::Refused { reason, .. } = error else { return false };
-        let about_quota = tried.quota && (reason.contains("storage-opt") || reason.contains("quota"));
-        let about_files = tried.file_size_limit && reason.contains("rlimit");
-        let mut latitude = self.shared.latitude.lock().unwrap_or_else(PoisonError::into_inner);
-        latitude.quota &= !about_quota;
-        latitude.file_size_limit &= !about_files;
-        about_quota || about_files
-    }
-
-    async fn make_and_start(
-        &self,
-        open: &Open,
-        spec: &SandboxSpec,
-        latitude: Latitude,
-        unfinished: &mut Unfinished,
-    ) -> Result<streams::Attached, SandboxError> {
-        let id = self.make(open, spec, latitude).await?;
-        unfinished.id = Some(id.clone());
-        let wanted = match spec.stdio {
-            Stdio::Bridged => Wanted::All,
-            Stdio::LogOnly => Wanted::OutputOnly,
-        };
-        let attached = self.take_streams(open, &id, wanted).await?;
-        let start = open.client.start_container(&id.0, None::<StartContainerOptions>);
-        open.within(DEED_MAX, start).await.map_err(|error| open.failed(error))?;
-        Ok(attached)
-    }
-
-    /// Makes the container, after whatever this owner still has was taken away.
-    async fn make(
-        &self,
-        open: &Open,
-        spec: &SandboxSpec,
-        latitude: Latitude,
-    ) -> Result<SandboxId, SandboxError> {
-        let name = launch::container_name(&spec.owner);
-        let labels = sightings::labels(spec, self.shared.name);
-        let body = launch::create_body(spec, &open.engine, self.runtime(open), labels, latitude);
-        let mut earlier_was_destroyed = false;
-        loop {
-            let options = CreateContainerOptionsBuilder::new().name(&name).build();
-            match open.within(DEED_MAX, open.client.create_container(Some(options), body.clone())).await {
-                Ok(created) => return Ok(SandboxId(created.id)),
-                Err(error) if error.is_not_found() => {
-                    return Err(SandboxError::ImageMissing {
-                        image: spec.image.clone(),
-                        reason: error.message().to_owned(),
-                    });
-                }
-                Err(error) if is_name_taken(&error) && !earlier_was_destroyed => {
-                    self.destroy_earlier(open, &name, spec).await?;
-                    earlier_was_destroyed = true;
-                }
-                Err(error) => return Err(open.failed(error)),
-            }
-        }
-    }
-
-    /// The name is taken: by an earlier run of the same owner, or by somebody else's container, which is left alone.
-    async fn destroy_earlier(&self, open: &Open, name: &str, spec: &SandboxSpec) -> Result<(), SandboxError> {
-        match self.inspect(open, &SandboxId(name.to_owned())).await? {
-            Some(Seen { sighting: Sighting { id, owner, .. }, .. })
-                if owner.id == spec.owner.id && owner.instance == spec.owner.instance =>
-            {
-                self.destroy(&id).await
-            }
-            Some(_) => {
-                Err(open.refused(format!("a container named `{name}` is there and belongs to somebody else")))
-            }
-            None => Ok(()),
-        }
-    }
-
-    async fn take_streams(
-        &self,
-        open: &Open,
-        id: &SandboxId,
-        wanted: Wanted,
-    ) -> Result<streams::Attached, SandboxError> {
-        let target =
-            Target { endpoint: &open.engine.endpoint, version: open.client.client_version(), id, wanted };
-        streams::attach(target).await.map_err(|error| match error {
-            AttachError::Refused { status: 404, .. } => SandboxError::Gone { id: id.clone() },
-            AttachError::Refused { .. } => open.refused(error.to_string()),
-            AttachError::TooLate | AttachError::Connection(_) => open.failed(EngineError::silent(&error)),
-        })
-    }
-
-    /// Carries output to the log until the sandbox ends.
-    fn drain(&self, id: &SandboxId, attached: streams::Attached, logs: LogSink) {
-        let task = tokio::spawn(attached.drain_into(logs));
-        let mut drains = self.shared.drains.lock().unwrap_or_else(PoisonError::into_inner);
-        drains.retain(|_, drain| !drain.is_finished());
-        drains.insert(id.clone(), AbortOnDropHandle::new(task));
-    }
-}
-
-/// Docker says it by the status; Podman, of this version, by the words alone.
-fn is_name_taken(error: &EngineError) -> bool {
-    error.is_conflict() || error.message().contains("is already in use")
-}
-
-/// What a launch has made so far. Dropped before the launch is done, it takes that away.
-struct Unfinished {
-    provider: EngineProvider,
-    open: Open,
-    id: Option<SandboxId>,
-    volumes: Vec<String>,
-}
-
-impl Unfinished {
-    async fn undo(mut self) {
-        self.remove_container().await;
-        for volume in std::mem::take(&mut self.volumes) {
-            // One that cannot be removed is found again among the volumes.
-            let _ = volumes::remove(&self.open, &volume).await;
-        }
-    }
-
-    async fn remove_container(&mut self) {
-        if let Some(id) = self.id.take()
-            && let Err(error) = self.provider.destroy(&id).await
-        {
-            tracing::warn!(sandbox = %id, "sandbox {id}, whose launch failed, could not be removed: {error}");
-        }
-    }
-
-    fn finish(mut self) {
-        self.id = None;
-        self.volumes.clear();
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if self.id.is_none() && self.volumes.is_empty() {
-            return;
-        }
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let rest = Self {
-                provider: self.provider.clone(),
-                open: self.open.clone(),
-                id: self.id.take(),
-                volumes: std::mem::take(&mut self.volumes),
-            };
-            runtime.spawn(rest.undo());
-        }
-    }
-}
-
-// --- Looking ---------------------------------------------------------------------------------------------------------------
-
 impl EngineProvider {
     /// What the engine knows of it, with what we know of its end. `None` for one that is gone or none of ours.
-    async fn inspect(&self, open: &Open, id: &SandboxId) -> Result<Option<Seen>, SandboxError> {
+    pub(crate) async fn inspect(&self, open: &Open, id: &SandboxId) -> Result<Option<Seen>, SandboxError> {
         match open.inspect(&id.0, Measure::Nothing).await {
             Ok(inspected) => {
                 let mut seen = sightings::read(inspected);
@@ -360,73 +150,6 @@ impl EngineProvider {
     }
 }
 
-// --- Ending ----------------------------------------------------------------------------------------------------------------
-
-impl EngineProvider {
-    /// One that has ended, or is gone, is fine.
-    async fn signal(&self, open: &Open, id: &SandboxId, signal: &str) -> Result<(), SandboxError> {
-        let options = KillContainerOptionsBuilder::new().signal(signal).build();
-        match open.within(DEED_MAX, open.client.kill_container(&id.0, Some(options))).await {
-            Ok(()) => Ok(()),
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            Err(error) => match self.inspect(open, id).await? {
-                Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {
-                    Err(open.failed(error))
-                }
-                _ => Ok(()),
-            },
-        }
-    }
-
-    /// Returns when it has ended.
-    async fn ended(&self, open: &Open, id: &SandboxId) -> Result<(), SandboxError> {
-        let options = WaitContainerOptionsBuilder::new().condition("not-running").build();
-        let _whatever_it_says = open.client.wait_container(&id.0, Some(options)).next().await;
-        // Podman answers before its own books are right.
-        loop {
-            match self.inspect(open, id).await? {
-                Some(seen) if matches!(seen.sighting.state, SandboxState::Running { .. }) => {}
-                _ => return Ok(()),
-            }
-            tokio::time::sleep(ASK_AGAIN_AFTER).await;
-        }
-    }
-
-    /// Ends it at once. A frozen one is thawed first: gVisor cannot die frozen.
-    async fn kill(&self, open: &Open, seen: &Seen) -> Result<(), SandboxError> {
-        let id = &seen.sighting.id;
-        if !matches!(seen.sighting.state, SandboxState::Running { .. }) {
-            return Ok(());
-        }
-        if seen.paused {
-            let _ = open.within(DEED_MAX, open.client.unpause_container(&id.0)).await;
-        }
-        self.signal(open, id, "SIGKILL").await?;
-        let ended = tokio::time::timeout(DEED_MAX, self.ended(open, id)).await;
-        ended.unwrap_or_else(|_| Err(open.refused(format!("sandbox {id} was killed and does not end"))))
-    }
-
-    /// Removes what has ended; waits for somebody else who does the same.
-    async fn remove(&self, open: &Open, id: &SandboxId) -> Result<(), SandboxError> {
-        let removal = async {
-            loop {
-                // `v` removes what the image itself declares as volumes, which have no name and no other user.
-                let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-                match open.within(DEED_MAX, open.client.remove_container(&id.0, Some(options))).await {
-                    Ok(()) => return Ok(()),
-                    Err(error) if error.is_not_found() => return Ok(()),
-                    Err(error) if error.is_conflict() || error.is_passing() => {
-                        tokio::time::sleep(ASK_AGAIN_AFTER).await;
-                    }
-                    Err(error) => return Err(open.failed(error)),
-                }
-            }
-        };
-        let removed = tokio::time::timeout(DEED_MAX, removal).await;
-        removed.unwrap_or_else(|_| Err(open.refused(format!("sandbox {id} could not be removed"))))
-    }
-}
-
 #[async_trait]
 impl Provider for EngineProvider {
     fn name(&self) -> ProviderName {
@@ -466,7 +189,7 @@ impl Provider for EngineProvider {
     async fn launch(&self, spec: &SandboxSpec, logs: LogSink) -> Result<Launched, SandboxError> {
         let open = self.open().await?;
         Self::refuse_the_impossible(&open, spec)?;
-        let mut unfinished = Unfinished { provider: self.clone(), open, id: None, volumes: Vec::new() };
+        let mut unfinished = Unfinished::new(self.clone(), open);
         match self.bring_up(spec, logs, &mut unfinished).await {
             Ok(launched) => {
                 unfinished.finish();

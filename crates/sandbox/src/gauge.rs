@@ -21,6 +21,8 @@ const LOOK_AFTER_MIN_GROWING: Duration = Duration::from_millis(2);
 const LATENESS_MAX: Duration = Duration::from_millis(100);
 /// However calm it is, a measurement is so old at most, if anything changed.
 const MEASURE_AFTER_MAX: Duration = Duration::from_secs(5);
+/// The more the disk lost, the more may have been hidden beside it.
+const MEASURE_AFTER_PART_OF_LIMIT: u64 = 8;
 /// Where it is others who write or remove, measuring takes a tenth of the time, or more only if the limit could be passed meanwhile.
 const REST_AFTER_MEASUREMENT: u32 = 10;
 /// Less than this comes and goes at every moment.
@@ -96,9 +98,9 @@ impl Gauge {
             return Next::MeasureClosely;
         }
         let age = now.saturating_duration_since(self.measured_at);
-        if (self.lost > 0 && age >= MEASURE_AFTER_MAX)
-            || (self.is_blind && age >= self.took * REST_AFTER_MEASUREMENT)
-        {
+        let has_lost_much = self.lost >= self.limit / MEASURE_AFTER_PART_OF_LIMIT;
+        let is_due = age >= self.took * REST_AFTER_MEASUREMENT && (self.is_blind || has_lost_much);
+        if is_due || (self.lost > 0 && age >= MEASURE_AFTER_MAX) {
             return Next::Measure;
         }
         let left = self.limit.saturating_sub(soon);
@@ -212,7 +214,7 @@ mod tests {
         let start = Instant::now();
         let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 0);
         let look = |gauge: &mut Gauge, millis, free| gauge.look(start + Duration::from_millis(millis), free);
-        assert!(matches!(look(&mut gauge, 100, 4900 * MB), Next::Look(_)));
+        assert!(matches!(look(&mut gauge, 100, 4990 * MB), Next::Look(_)));
         assert_eq!(look(&mut gauge, 200, 5800 * MB), Next::Measure);
         gauge.measured(start + Duration::from_millis(200), REACTION, 5800 * MB, 257 * MB);
         assert_eq!(look(&mut gauge, 201, 5800 * MB), Next::MeasureClosely);
@@ -231,6 +233,14 @@ mod tests {
     }
 
     #[test]
+    fn much_that_was_lost_is_looked_into_before_it_is_too_much() {
+        let start = Instant::now();
+        let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 0);
+        let now = start + Duration::from_secs(1);
+        assert_eq!(gauge.look(now, 4960 * MB), Next::Measure);
+    }
+
+    #[test]
     fn after_a_close_measurement_a_writer_is_looked_at_again_at_once() {
         let start = Instant::now();
         let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 0);
@@ -244,11 +254,15 @@ mod tests {
     #[test]
     fn late_looks_make_for_an_early_alarm() {
         let start = Instant::now();
-        let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 0);
-        let at = |millis| start + Duration::from_millis(millis);
-        let Next::Look(_) = gauge.look(at(0), 5000 * MB) else { panic!("nothing was written") };
-        // A hundred milliseconds late, at half a megabyte for each: fifty more may be written before the next look.
-        let Next::Look(_) = gauge.look(at(225), 4888 * MB) else { panic!("it is far from full") };
-        assert_eq!(gauge.look(at(425), 4788 * MB), Next::MeasureClosely);
+        // A quarter of a megabyte for each millisecond, whenever it is looked at.
+        let last_of = |looks: &[u64]| {
+            let mut gauge = Gauge::new(256 * MB, REACTION, start, 5000 * MB, 220 * MB);
+            let look = |millis: &u64| {
+                gauge.look(start + Duration::from_millis(*millis), 5000 * MB - millis * MB / 4)
+            };
+            looks.iter().map(look).last()
+        };
+        assert!(matches!(last_of(&[0, 20, 40, 60, 80, 100]), Some(Next::Look(_))));
+        assert_eq!(last_of(&[0, 100]), Some(Next::MeasureClosely));
     }
 }

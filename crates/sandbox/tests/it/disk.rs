@@ -23,6 +23,8 @@ conformance! {
 
 const MB: u64 = 1 << 20;
 const LIMIT: u64 = 256 * MB;
+/// A little less than until a test gives up, so that it can tell more.
+const PATIENCE: Duration = Duration::from_secs(28);
 /// Of the limit, in percent: how much more the disk may hold for a moment. It is one or two on a machine that has time; tests run
 /// beside compilers, on two cores, where the guard itself has to wait for its turn.
 const OVERSHOOT_MAX_PERCENT: u64 = 25;
@@ -91,8 +93,11 @@ async fn fills(bed: &Bed, script: &str) {
         bed.launch(&limited(bed, &format!("read go; {script}; echo it wrote everything; cat"))).await;
     let peak = Peak::of(directories(bed, &filler.id.0).await);
     filler.say("go").await;
-    let exit = bed.exit(&filler.id).await;
+    let exit = tokio::time::timeout(PATIENCE, bed.exit(&filler.id)).await;
     let peak = peak.end();
+    let Ok(exit) = exit else {
+        panic!("it goes on, and held {} MB: {:?}", peak / MB, bed.state(&filler.id).await)
+    };
     eprintln!("{} {script}: at most {} MB of {} MB", bed.provider.name(), peak / MB, LIMIT / MB);
     // gVisor writes behind: the writer may think itself done before its bytes are on the disk.
     let told = filler.rest().await;
@@ -113,7 +118,7 @@ fn limited_neighbour(bed: &Bed) -> SandboxSpec {
 
 /// In a single call of the kernel: one who writes so cannot be held still, only ended.
 async fn one_long_write_is_limited(bed: &Bed) {
-    fills(bed, "dd if=/dev/zero of=/filled/one bs=200M count=1 2>/dev/null; dd if=/dev/zero of=/filled/two bs=250M count=1 2>/dev/null").await;
+    fills(bed, "dd if=/dev/zero of=/filled/one bs=200M count=1 iflag=fullblock 2>/dev/null; dd if=/dev/zero of=/filled/two bs=250M count=1 iflag=fullblock 2>/dev/null").await;
 }
 
 /// Two files, because the length of one may be limited by the engine.
