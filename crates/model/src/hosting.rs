@@ -82,7 +82,7 @@ words! {
     NetworkMode {
         /// Nobody: it has no network at all.
         None = "none",
-        /// Nobody outside, and no other server; its published ports can be reached.
+        /// Nobody outside, and no other server; ports cannot be published.
         Isolated = "isolated",
         /// The world.
         Egress = "egress",
