@@ -20,7 +20,7 @@ fn a_half_line_is_torn_by_the_death_of_its_writer() {
     let mut peer = Peer::start(&["--exit-code", "9"]);
     peer.call("half_line", &json!({"ms": 0, "then": "crash"}));
     let line = peer.line();
-    assert!(line.starts_with(b"{\"id\":") && !line.ends_with(b"\n"), "{line:?}");
+    assert!(line.starts_with(b"{\"jsonrpc\":") && !line.ends_with(b"\n"), "{line:?}");
     peer.assert_stdout_ended();
     assert_eq!(peer.exit_status().code(), Some(9));
 }
@@ -32,7 +32,7 @@ fn a_half_line_without_its_rest_spoils_the_line_that_follows() {
     peer.assert_quiet();
     peer.call("echo", &json!({"text": "alive"}));
     let line = String::from_utf8(peer.line()).unwrap();
-    assert!(line.starts_with("{\"id\":1,") && line.ends_with("}}\n"), "{line}");
+    assert!(line.starts_with("{\"jsonrpc\":\"2.0\",\"id\":1,") && line.ends_with("}}\n"), "{line}");
     assert!(serde_json::from_str::<serde_json::Value>(&line).is_err(), "{line}");
     peer.assert_alive();
 }
