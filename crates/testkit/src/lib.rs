@@ -18,4 +18,4 @@ pub mod leaks;
 pub mod misbehaving;
 mod until;
 
-pub use until::until;
+pub use until::{until, until_seen};

@@ -14,3 +14,15 @@ pub async fn until(what: &str, holds: impl AsyncFn() -> bool) {
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
     }
 }
+
+/// The same for something that is then used: `look` gives it, or what is there instead, which is shown if it never comes.
+pub async fn until_seen<T>(what: &str, look: impl AsyncFn() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + 2 * DEADLINE;
+    loop {
+        match look().await {
+            Ok(seen) => return seen,
+            Err(instead) => assert!(Instant::now() < deadline, "this never came: {what}; instead: {instead}"),
+        }
+        tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    }
+}

@@ -123,7 +123,7 @@ async fn one_long_write_is_limited(bed: &Bed) {
 
 /// Two files, because the length of one may be limited by the engine.
 async fn one_file_in_the_root_filesystem_is_limited(bed: &Bed) {
-    fills(bed, "dd if=/dev/zero of=/root/one bs=1M count=200 2>/dev/null; dd if=/dev/zero of=/root/two bs=1M count=2000 2>/dev/null").await;
+    fills(bed, "dd if=/dev/zero of=/var/tmp/one bs=1M count=200 2>/dev/null; dd if=/dev/zero of=/var/tmp/two bs=1M count=2000 2>/dev/null").await;
 }
 
 async fn many_files_in_a_volume_are_limited(bed: &Bed) {
@@ -132,12 +132,12 @@ async fn many_files_in_a_volume_are_limited(bed: &Bed) {
 
 async fn files_without_a_name_are_limited(bed: &Bed) {
     // The sampler cannot see it; what the disk has left is told by the end of the writer.
-    let script = "exec 7>/root/one; rm /root/one; dd if=/dev/zero bs=1M count=230 >&7 2>/dev/null; exec 8>/root/two; rm /root/two; dd if=/dev/zero bs=1M count=230 >&8 2>/dev/null; exec 9>/root/three; rm /root/three; dd if=/dev/zero bs=1M count=2000 >&9 2>/dev/null";
+    let script = "exec 7>/var/tmp/one; rm /var/tmp/one; dd if=/dev/zero bs=1M count=230 >&7 2>/dev/null; exec 8>/var/tmp/two; rm /var/tmp/two; dd if=/dev/zero bs=1M count=230 >&8 2>/dev/null; exec 9>/var/tmp/three; rm /var/tmp/three; dd if=/dev/zero bs=1M count=2000 >&9 2>/dev/null";
     fills(bed, script).await;
 }
 
 async fn one_within_its_limit_is_left_alone(bed: &Bed) {
-    let script = "for i in 1 2 3; do dd if=/dev/zero of=/root/zeros bs=1M count=240 2>/dev/null; rm /root/zeros; done; dd if=/dev/zero of=/filled/zeros bs=1M count=250 2>/dev/null; echo all written; cat";
+    let script = "for i in 1 2 3; do dd if=/dev/zero of=/var/tmp/zeros bs=1M count=240 2>/dev/null; rm /var/tmp/zeros; done; dd if=/dev/zero of=/filled/zeros bs=1M count=250 2>/dev/null; echo all written; cat";
     let mut sandbox = bed.launch(&limited(bed, script)).await;
     assert_eq!(sandbox.line().await, "all written");
     sandbox.say("still here").await;
@@ -149,7 +149,7 @@ async fn one_within_its_limit_is_left_alone(bed: &Bed) {
 async fn a_new_cofer_guards_what_it_finds(bed: &Bed) {
     let mut spec = limited(
         bed,
-        "while [ ! -e /filled/go ]; do sleep 0.05; done; cat /dev/zero | head -c 200000000 >/root/one; cat /dev/zero >/root/two",
+        "while [ ! -e /filled/go ]; do sleep 0.05; done; cat /dev/zero | head -c 200000000 >/var/tmp/one; cat /dev/zero >/var/tmp/two",
     );
     spec.stdio = cofer_sandbox::Stdio::LogOnly;
     let launching = bed.second_provider();

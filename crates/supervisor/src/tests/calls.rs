@@ -1,3 +1,5 @@
+//! Calls: refused at once while it is down, answered in order, and never sent twice.
+
 use cofer_mcp::CallError;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Lives: starts, crashes, stops, changes and removals, against an engine in memory, on a paused clock.
+
 use std::sync::atomic::Ordering;
 
 use cofer_model::Kind;

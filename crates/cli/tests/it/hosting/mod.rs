@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use cofer_testkit::app::{Answer, App, Start};
 use cofer_testkit::engines::{self, Container};
+use cofer_testkit::until_seen;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -54,8 +55,7 @@ use on_each_provider;
 pub(crate) const SERVERS: &str = "/api/v1/mcp/hosted";
 pub(crate) const MISBEHAVING: &str = "cofer-test/misbehaving";
 pub(crate) const VOLUMES: &str = "/api/v1/mcp/volumes";
-/// Longer than anything here takes to become so, even on a busy machine.
-const SETTLE_MAX: Duration = Duration::from_mins(1);
+/// Longer than any answer takes, even on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 /// Answers each request with the request itself, byte for byte.
 pub(crate) const MIRROR: &str = r#"while IFS= read -r line; do
@@ -129,16 +129,11 @@ impl Host {
 
     /// Waits until its status object is like this.
     pub(crate) async fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = tokio::time::Instant::now() + SETTLE_MAX;
-        loop {
+        until_seen(what, async || {
             let status = self.status(name).await;
-            if holds(&status) {
-                return status;
-            }
-            let log = || self.app.log();
-            assert!(tokio::time::Instant::now() < deadline, "never {what}: {status:#}; log: {}", log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            if holds(&status) { Ok(status) } else { Err(format!("{status:#}; log: {}", self.app.log())) }
+        })
+        .await
     }
 
     pub(crate) async fn until_status(&self, name: &str, status: &str) -> Value {
@@ -236,19 +231,15 @@ impl Host {
         }
         let mut expected: Vec<_> = running.iter().map(ToString::to_string).collect();
         expected.sort();
-        let deadline = tokio::time::Instant::now() + SETTLE_MAX;
-        loop {
+        until_seen(&format!("only {expected:?}"), async || {
             let all = self.containers().await;
             let mut names: Vec<_> =
                 all.iter().map(|container| container.labels["cofer.name"].clone()).collect();
             names.sort();
-            if names == expected && all.iter().all(|container| container.runs) {
-                return;
-            }
-            let late = tokio::time::Instant::now() > deadline;
-            assert!(!late, "not {expected:?} but {all:#?}; log: {}", self.app.log());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            let right = names == expected && all.iter().all(|container| container.runs);
+            if right { Ok(()) } else { Err(format!("{all:#?}; log: {}", self.app.log())) }
+        })
+        .await;
     }
 
     pub(crate) async fn post(&self, name: &str, verb: &str) -> Value {
@@ -268,15 +259,12 @@ impl Host {
 
     /// Waits until an event of this kind is in the history.
     pub(crate) async fn event(&self, name: &str, kind: &str) -> Value {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-        loop {
+        until_seen(&format!("an event {kind}"), async || {
             let events = self.events(name).await;
-            if let Some(event) = events.iter().rfind(|event| event["kind"] == kind) {
-                return event.clone();
-            }
-            assert!(tokio::time::Instant::now() < deadline, "no event {kind}: {events:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            let found = events.iter().rfind(|event| event["kind"] == kind).cloned();
+            found.ok_or_else(|| format!("{events:?}"))
+        })
+        .await
     }
 
     pub(crate) async fn remove(&self, name: &str) {
