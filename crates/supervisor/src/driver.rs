@@ -149,7 +149,13 @@ impl Driver {
         self.step(Event::News { run, news });
     }
 
+    /// Opens to calls before it is told ready: who reads that it is, and calls at once, is answered.
     fn publish(&self) {
+        let open = self.machine.open_run();
+        self.stage.send_if_modified(|stage| {
+            let takes_calls = open.is_some() && stage.live.as_ref().map(|live| live.run) == open;
+            std::mem::replace(&mut stage.takes_calls, takes_calls) != takes_calls
+        });
         let truth = self.machine.truth();
         self.truth.send_if_modified(|old| {
             let changed = *old != truth;
@@ -157,11 +163,6 @@ impl Driver {
                 *old = truth;
             }
             changed
-        });
-        let open = self.machine.open_run();
-        self.stage.send_if_modified(|stage| {
-            let takes_calls = open.is_some() && stage.live.as_ref().map(|live| live.run) == open;
-            std::mem::replace(&mut stage.takes_calls, takes_calls) != takes_calls
         });
     }
 

@@ -13,14 +13,17 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use bollard::Docker;
-use bollard::models::ContainerSummaryStateEnum;
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
 use url::Url;
 use uuid::Uuid;
 
@@ -122,33 +125,50 @@ impl Engine {
         Docker::connect_with_host(&self.host)?.negotiate_version().await
     }
 
-    /// Everybody's.
-    pub(crate) async fn container_ids(&self) -> Result<Vec<String>, bollard::errors::Error> {
-        let options = ListContainersOptionsBuilder::new().all(true).build();
-        let listed = self.client().await?.list_containers(Some(options)).await?;
-        Ok(listed.into_iter().filter_map(|container| container.id).collect())
+    /// Every container, everybody's, whatever its state.
+    pub(crate) async fn all_containers(&self) -> io::Result<Vec<Container>> {
+        self.listed(&json!({})).await
     }
 
     /// Every container with this label (`name=value`), whatever its state.
-    pub async fn containers(&self, label: &str) -> Result<Vec<Container>, bollard::errors::Error> {
-        let filter = HashMap::from([("label", vec![label])]);
-        let options = ListContainersOptionsBuilder::new().all(true).filters(&filter).build();
-        let listed = self.client().await?.list_containers(Some(options)).await?;
-        let container = |listed: bollard::models::ContainerSummary| Container {
-            id: listed.id.unwrap_or_default(),
-            labels: listed.labels.unwrap_or_default(),
-            runs: listed.state == Some(ContainerSummaryStateEnum::RUNNING),
-        };
-        Ok(listed.into_iter().map(container).collect())
+    pub async fn containers(&self, label: &str) -> io::Result<Vec<Container>> {
+        self.listed(&json!({"label": [label]})).await
+    }
+
+    /// Asked without the engine's client, which fails the whole list for one word it does not know, and Podman has such.
+    async fn listed(&self, filters: &Value) -> io::Result<Vec<Container>> {
+        let socket = self.host.strip_prefix("unix://").expect("the engines of the bed listen on sockets");
+        let mut stream = UnixStream::connect(socket).await?;
+        let filters: String = url::form_urlencoded::byte_serialize(filters.to_string().as_bytes()).collect();
+        let path = format!("/containers/json?all=true&filters={filters}");
+        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: engine\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).map_err(|error| io::Error::other(format!("{error} in {answer}")))
     }
 }
 
 /// A container as an engine lists it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct Container {
     pub id: String,
+    #[serde(default)]
+    pub names: Vec<String>,
+    #[serde(default)]
     pub labels: HashMap<String, String>,
-    pub runs: bool,
+    /// In the engine's own word.
+    pub state: String,
+    /// For people, as in "Up 6 seconds".
+    #[serde(default)]
+    pub status: String,
+}
+
+impl Container {
+    pub fn runs(&self) -> bool {
+        self.state == "running"
+    }
 }
 
 /// The `PostgreSQL` server of the bed.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
-    RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
+    ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder,
+    RemoveVolumeOptionsBuilder,
 };
 use tokio::time::timeout;
 
@@ -60,19 +60,18 @@ pub(super) fn find(label: &str) -> Vec<Found> {
 async fn things(engine: &Engine, label: &str) -> Result<Vec<Thing>, Error> {
     let client = engine.client().await?;
     let filter = HashMap::from([("label", vec![label])]);
-    let containers = ListContainersOptionsBuilder::new().all(true).filters(&filter).build();
     let networks = ListNetworksOptionsBuilder::new().filters(&filter).build();
     let volumes = ListVolumesOptionsBuilder::new().filters(&filter).build();
 
     let (containers, networks, volumes) = tokio::try_join!(
-        client.list_containers(Some(containers)),
+        async { engine.containers(label).await.map_err(Error::from) },
         client.list_networks(Some(networks)),
         client.list_volumes(Some(volumes)),
     )?;
     let containers = containers.into_iter().map(|container| Thing::Container {
-        id: container.id.unwrap_or_default(),
-        name: container.names.unwrap_or_default().join(" "),
-        state: container.status.unwrap_or_default(),
+        id: container.id,
+        name: container.names.join(" "),
+        state: format!("{}, {}", container.state, container.status),
     });
     let networks = networks.into_iter().map(|network| Thing::Network {
         id: network.id.unwrap_or_default(),

@@ -45,7 +45,7 @@ fn strays(engines: &[Engine]) -> Vec<Process> {
         let mut known = BTreeSet::new();
         for engine in engines {
             // An engine that cannot be asked is told of elsewhere; here it is given the benefit of the doubt.
-            known.extend(engine.container_ids().await.ok()?);
+            known.extend(engine.all_containers().await.ok()?.into_iter().map(|container| container.id));
         }
         Some(known)
     });
