@@ -15,6 +15,7 @@ use crate::auth::Doorkeeper;
 use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
+use crate::registry::Connections;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
@@ -32,6 +33,7 @@ pub struct Parts {
     pub keyring: Arc<KeyRing>,
     pub doorkeeper: Doorkeeper,
     pub hosting: Arc<Hosting>,
+    pub connections: Arc<dyn Connections>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
     pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
@@ -42,16 +44,24 @@ pub struct Parts {
     pub(crate) begun: TaskTracker,
 }
 
+/// What was opened before the doors are.
+#[derive(Debug)]
+pub struct Rooms {
+    pub store: Store,
+    pub keyring: Arc<KeyRing>,
+    pub hosting: Arc<Hosting>,
+    pub connections: Arc<dyn Connections>,
+}
+
 impl App {
     pub fn new(
         settings: Settings,
-        store: Store,
-        keyring: Arc<KeyRing>,
-        hosting: Arc<Hosting>,
-        stopping: CancellationToken,
+        rooms: Rooms,
+        stop: CancellationToken,
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
+        let Rooms { store, keyring, hosting, connections } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -61,7 +71,8 @@ impl App {
             keyring,
             doorkeeper,
             hosting,
-            stopping,
+            connections,
+            stopping: stop,
             exports_traces,
             metrics,
             requests,

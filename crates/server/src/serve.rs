@@ -13,13 +13,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminError};
-use crate::app::App;
+use crate::app::{App, Rooms};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
 use crate::http::router;
 use crate::keyring::{KeyError, KeyRing};
+use crate::registry::Unconnected;
 use crate::settings::{DatabaseAtStart, Settings};
 use crate::telemetry::{Telemetry, metrics};
 
@@ -102,7 +103,9 @@ pub async fn serve_with(
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
-    let app = App::new(settings, store.clone(), keyring, hosting.clone(), stop.clone(), telemetry, metrics);
+    let rooms =
+        Rooms { store: store.clone(), keyring, hosting: hosting.clone(), connections: Arc::new(Unconnected) };
+    let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);
     }

@@ -84,6 +84,19 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
+/// A part of a body, called `name`, whose shape is known only when the rest has been read.
+pub(crate) fn part<T: DeserializeOwned>(name: &str, value: serde_json::Value) -> Result<T, ApiError> {
+    if !value.is_object() {
+        return Err(ApiError::invalid(name, format!("`{name}`: expected an object")));
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let message = error.inner().to_string();
+        let inner = field_at(&error.path().to_string(), &message);
+        let field = if inner.is_empty() { name.to_owned() } else { format!("{name}.{inner}") };
+        ApiError::invalid(shown(&field), format!("`{}`: {}", shown(&field), without_values(&message)))
+    })
+}
+
 fn refuse(path: &str, error: &serde_json::Error) -> ApiError {
     let message = error.to_string();
     match error.classify() {

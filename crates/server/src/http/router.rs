@@ -21,7 +21,8 @@ use super::error::{ApiError, shown};
 use super::observe::observe;
 use crate::app::App;
 use crate::routes::{
-    health, hosted, hosted_calls, hosted_logs, images, master_key, projects, providers, secrets, tokens,
+    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, master_key, products,
+    projects, providers, secrets, tokens, tool_calls,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -47,6 +48,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(health::metrics))
         .routes(routes!(health::openapi))
         .routes(routes!(providers::list))
+        .merge(registry())
         .merge(hosting(&app))
         .layer(middleware::from_fn_with_state(app.clone(), see_through))
         // Whoever leaves a call gives it up, so these are not seen through.
@@ -64,6 +66,19 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(|_| panicked()))
         .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
+}
+
+/// Servers that live elsewhere, what they offer, and what was called.
+fn registry() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(external::list, external::register))
+        .routes(routes!(external::show, external::change, external::remove))
+        .routes(routes!(external_tools::list))
+        .routes(routes!(external_tools::change))
+        .routes(routes!(external_tools::refresh))
+        .routes(routes!(products::list, products::install))
+        .routes(routes!(products::remove))
+        .routes(routes!(tool_calls::list))
 }
 
 /// Hosted servers, at both of their addresses.
