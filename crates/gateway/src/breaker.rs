@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use cofer_model::CircuitState;
+
 #[derive(Clone, Copy, Debug)]
 pub struct BreakerRules {
     /// Attempts in a row that may fail.
@@ -34,13 +36,6 @@ impl Default for BreakerRules {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Circuit {
-    Admitting,
-    Refusing,
-    Probing,
-}
-
 #[derive(Debug)]
 pub(crate) struct Breaker {
     rules: BreakerRules,
@@ -48,15 +43,15 @@ pub(crate) struct Breaker {
     failures: u32,
     /// Connections in a row that did not last.
     drops: u32,
-    circuit: Circuit,
+    circuit: CircuitState,
 }
 
 impl Breaker {
     pub(crate) fn new(rules: BreakerRules) -> Self {
-        Self { rules, failures: 0, drops: 0, circuit: Circuit::Admitting }
+        Self { rules, failures: 0, drops: 0, circuit: CircuitState::Admitting }
     }
 
-    pub(crate) fn circuit(&self) -> Circuit {
+    pub(crate) fn circuit(&self) -> CircuitState {
         self.circuit
     }
 
@@ -66,21 +61,21 @@ impl Breaker {
 
     /// An attempt begins.
     pub(crate) fn tries(&mut self) {
-        if self.circuit == Circuit::Refusing {
-            self.circuit = Circuit::Probing;
+        if self.circuit == CircuitState::Refusing {
+            self.circuit = CircuitState::Probing;
         }
     }
 
     pub(crate) fn connects(&mut self) {
         self.failures = 0;
-        self.circuit = Circuit::Admitting;
+        self.circuit = CircuitState::Admitting;
     }
 
     /// How long to wait after this failure; `luck` is between 0 and 1.
     pub(crate) fn fails(&mut self, luck: f64) -> Duration {
         self.failures = self.failures.saturating_add(1);
         if self.failures >= self.rules.threshold {
-            self.circuit = Circuit::Refusing;
+            self.circuit = CircuitState::Refusing;
             return self.rules.cool_down;
         }
         self.wait(self.failures - 1, luck)
@@ -119,13 +114,13 @@ mod tests {
             })
             .collect();
         assert_eq!(waits, [500, 1000, 60_000]);
-        assert_eq!(breaker.circuit(), Circuit::Refusing);
+        assert_eq!(breaker.circuit(), CircuitState::Refusing);
         breaker.tries();
-        assert_eq!(breaker.circuit(), Circuit::Probing);
+        assert_eq!(breaker.circuit(), CircuitState::Probing);
         assert_eq!(breaker.fails(1.0), Duration::from_mins(1));
         breaker.tries();
         breaker.connects();
-        assert_eq!((breaker.circuit(), breaker.failures()), (Circuit::Admitting, 0));
+        assert_eq!((breaker.circuit(), breaker.failures()), (CircuitState::Admitting, 0));
     }
 
     #[test]
@@ -135,7 +130,7 @@ mod tests {
         let waits: Vec<_> = (0..9).map(|_| breaker.drops(short, Duration::ZERO, 1.0).as_millis()).collect();
         assert_eq!(waits, [0, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
         assert_eq!(breaker.drops(Duration::from_mins(1), Duration::ZERO, 1.0), Duration::ZERO);
-        assert_eq!(breaker.circuit(), Circuit::Admitting, "each of them connected");
+        assert_eq!(breaker.circuit(), CircuitState::Admitting, "each of them connected");
     }
 
     #[test]

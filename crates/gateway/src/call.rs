@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofer_mcp::message::Reply;
 use cofer_mcp::{CallError, raw};
 use cofer_model::mask::Mask;
-use cofer_model::{Kind, Moment};
+use cofer_model::{CallId, CallStatus, Kind, Moment, RunId, ToolCallRecord};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
@@ -15,7 +15,7 @@ use crate::desk::next_number;
 use crate::native::text_result;
 use crate::outbox::Outbox;
 use crate::project::Project;
-use crate::record::{CallRecord, CallStatus, Recorder, Taken};
+use crate::record::{Recorder, Taken};
 use crate::session::Session;
 use crate::slot::Unreached;
 use crate::upstream::Upstream;
@@ -25,7 +25,7 @@ use crate::upstream::Upstream;
 pub struct Caller {
     pub name: String,
     pub trace_id: String,
-    pub run: Option<uuid::Uuid>,
+    pub run: Option<RunId>,
     pub step: Option<i64>,
 }
 
@@ -213,19 +213,20 @@ impl<'a> Recording<'a> {
 
     fn taken(&mut self, status: CallStatus, output: Option<Box<RawValue>>) -> Taken {
         self.done = true;
-        let record = CallRecord {
-            project: self.project.id,
-            run: self.caller.run,
-            step: self.caller.step,
-            tool: self.tool.to_owned(),
+        let record = ToolCallRecord {
+            id: CallId::generate(),
+            project_id: self.project.id,
+            run_id: self.caller.run,
+            step_number: self.caller.step,
+            tool_name: self.tool.to_owned(),
             server: std::mem::take(&mut self.server),
             input: None,
             output: None,
             status,
-            duration: self.began.elapsed(),
-            caller: self.caller.name.clone(),
-            trace_id: self.caller.trace_id.clone(),
-            at: Moment::now(),
+            duration_ms: i64::try_from(self.began.elapsed().as_millis()).ok(),
+            caller: Some(self.caller.name.clone()),
+            trace_id: Some(self.caller.trace_id.clone()),
+            created_at: Moment::now(),
         };
         Taken { record, input: self.input.take(), output, mask: self.mask.clone() }
     }

@@ -34,14 +34,16 @@ pub struct Dialled {
     pub held: Arc<dyn Held>,
 }
 
+#[async_trait]
 pub trait Held: Send + Sync + fmt::Debug {
-    /// Why it ended, as far as is known; asked after the pump has ended.
-    fn last_words(&self) -> Option<String>;
+    /// Why it ended, as far as is known; asked after the pump has ended. Answers soon.
+    async fn last_words(&self) -> Option<String>;
 }
 
 /// Nothing to hold.
+#[async_trait]
 impl Held for () {
-    fn last_words(&self) -> Option<String> {
+    async fn last_words(&self) -> Option<String> {
         None
     }
 }

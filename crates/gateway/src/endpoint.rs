@@ -50,6 +50,12 @@ pub struct Exchange {
     pub answer: BoxFuture<'static, Option<Vec<u8>>>,
 }
 
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exchange").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for Received {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -28,7 +28,7 @@ mod upstream;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,7 +37,7 @@ use cofer_model::{ProjectId, ServerId};
 use serde_json::value::RawValue;
 use tokio::sync::OnceCell;
 
-pub use breaker::{BreakerRules, Circuit};
+pub use breaker::BreakerRules;
 pub use call::{CallFailed, Caller};
 pub use catalogue::ListedTool;
 pub use dial::{Dial, DialError, Dialled, Held};
@@ -45,10 +45,10 @@ pub use native::{Display, NATIVE, Native, NativeHandler, text_result};
 pub use outbox::{Next, Outbox};
 pub use project::{Listing, Missing, Project, ProjectEntry};
 use record::Recorder;
-pub use record::{CallRecord, CallStatus, Ledger};
+pub use record::Ledger;
 pub use session::{Reading, Session};
 pub use slot::SlotRules;
-pub use upstream::{LiveState, LiveStatus, ServerEntry, Sessions};
+pub use upstream::{LiveState, ServerEntry};
 
 /// How often sessions are looked at for those that nobody uses.
 const SESSIONS_LOOK: Duration = Duration::from_secs(30);
@@ -93,6 +93,8 @@ pub(crate) struct House {
     pub call_timeout: Duration,
     pub list_patience: Duration,
     pub no_mask: Arc<Mask>,
+    /// In which project each session is.
+    pub sessions_open: RwLock<HashMap<String, Weak<Project>>>,
 }
 
 /// All projects. One for the whole server.
@@ -119,6 +121,7 @@ impl Gateway {
             call_timeout: rules.call_timeout,
             list_patience: rules.list_patience,
             no_mask: Arc::default(),
+            sessions_open: RwLock::default(),
         };
         let gateway = Arc::new(Self {
             house: Arc::new(house),
@@ -168,6 +171,16 @@ impl Gateway {
         Ok(())
     }
 
+    /// A client's session, and where it is.
+    pub fn session(&self, id: &str) -> Option<(Arc<Project>, Arc<Session>)> {
+        let project = {
+            let open = self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner);
+            open.get(id)?.upgrade()?
+        };
+        let session = project.session(id)?;
+        Some((project, session))
+    }
+
     /// How a server stands; `None` where nobody has used its project yet.
     pub fn state(&self, project: ProjectId, server: ServerId) -> Option<LiveState> {
         self.known(project)?.state(server)
@@ -211,7 +224,7 @@ impl Gateway {
     }
 }
 
-async fn dismiss_unused(gateway: std::sync::Weak<Gateway>) {
+async fn dismiss_unused(gateway: Weak<Gateway>) {
     loop {
         tokio::time::sleep(SESSIONS_LOOK).await;
         let Some(gateway) = gateway.upgrade() else { return };

@@ -68,6 +68,14 @@ impl Outbox {
         self.news.notify_waiters();
     }
 
+    /// The answer, if there is one, and the end.
+    pub fn finish(&self, answer: Option<Vec<u8>>) {
+        if let Some(answer) = answer {
+            self.push(answer);
+        }
+        self.end();
+    }
+
     pub(crate) fn end(&self) {
         self.kept().ended = true;
         self.news.notify_waiters();

@@ -208,6 +208,7 @@ impl Project {
     }
 
     pub(crate) fn admit(&self, session: Arc<Session>) {
+        self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), self.me.clone());
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), session);
     }
 
@@ -222,6 +223,7 @@ impl Project {
     /// Ends a client's session and everything that was its own.
     pub fn dismiss(&self, id: &str) -> bool {
         let session = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).remove(id);
         let Some(session) = session else { return false };
         session.close();
         for upstream in self.upstreams().iter() {

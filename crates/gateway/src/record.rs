@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_model::mask::Mask;
-use cofer_model::{Moment, ProjectId};
+use cofer_model::ToolCallRecord;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -21,53 +21,16 @@ const WRITE_ATTEMPTS: usize = 3;
 /// More of an input or output is not kept, only how much it was.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// One call, as it will be read.
-#[derive(Clone, Debug)]
-pub struct CallRecord {
-    pub project: ProjectId,
-    pub run: Option<uuid::Uuid>,
-    pub step: Option<i64>,
-    pub tool: String,
-    pub server: String,
-    /// JSON, masked, and cut where it was too long.
-    pub input: Option<String>,
-    pub output: Option<String>,
-    pub status: CallStatus,
-    pub duration: Duration,
-    pub caller: String,
-    pub trace_id: String,
-    pub at: Moment,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallStatus {
-    Completed,
-    Error,
-    Timeout,
-    Cancelled,
-}
-
-impl CallStatus {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Error => "error",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
 /// Where records are written to.
 #[async_trait]
 pub trait Ledger: Send + Sync + std::fmt::Debug + 'static {
-    async fn write(&self, records: &[CallRecord]) -> Result<(), String>;
+    async fn write(&self, records: &[ToolCallRecord]) -> Result<(), String>;
 }
 
 /// A call as it was, before it is made fit to be kept.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    pub record: CallRecord,
+    pub record: ToolCallRecord,
     pub input: Option<Box<RawValue>>,
     pub output: Option<Box<RawValue>>,
     pub mask: Arc<Mask>,
@@ -138,7 +101,7 @@ async fn write_all(ledger: Arc<dyn Ledger>, mut entries: mpsc::Receiver<Entry>) 
     }
 }
 
-async fn write(ledger: &dyn Ledger, records: &[CallRecord]) {
+async fn write(ledger: &dyn Ledger, records: &[ToolCallRecord]) {
     let mut wait = Duration::from_millis(100);
     for attempt in 1..=WRITE_ATTEMPTS {
         match ledger.write(records).await {
@@ -155,7 +118,7 @@ async fn write(ledger: &dyn Ledger, records: &[CallRecord]) {
 }
 
 impl Taken {
-    fn fit(self) -> CallRecord {
+    fn fit(self) -> ToolCallRecord {
         let Self { mut record, input, output, mask } = self;
         record.input = input.map(|input| kept(&input, &mask));
         record.output = output.map(|output| kept(&output, &mask));

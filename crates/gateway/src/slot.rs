@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofer_mcp::Face;
-use cofer_model::{Kind, Moment};
+use cofer_model::{CircuitState, Kind, Moment};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::breaker::{Breaker, BreakerRules, Circuit};
+use crate::breaker::{Breaker, BreakerRules};
 use crate::desk::Desk;
 use crate::dial::{Dial, DialError, Dialled};
 
@@ -91,7 +91,7 @@ pub(crate) struct Place {
     pub standing: Standing,
     /// How many attempts were begun: who asks anew is not told of an old failure.
     attempts: u64,
-    pub circuit: Circuit,
+    pub circuit: CircuitState,
     pub failures: u32,
     /// What went wrong last, until it goes right.
     pub last_error: Option<Arc<str>>,
@@ -131,7 +131,7 @@ impl Slot {
         let place = Place {
             standing: Standing::Idle,
             attempts: 0,
-            circuit: Circuit::Admitting,
+            circuit: CircuitState::Admitting,
             failures: 0,
             last_error: None,
         };
@@ -159,10 +159,6 @@ impl Slot {
 
     pub(crate) fn place(&self) -> watch::Ref<'_, Place> {
         self.place.borrow()
-    }
-
-    pub(crate) fn watch(&self) -> watch::Receiver<Place> {
-        self.place.subscribe()
     }
 
     /// The conversation, made if there is none. Waits for an attempt that is under way, not for the next one.
@@ -344,7 +340,7 @@ impl Keeper {
             }
         }
         let reason =
-            connection.dialled.held.last_words().unwrap_or_else(|| "the connection broke off".to_owned());
+            connection.dialled.held.last_words().await.unwrap_or_else(|| "the connection broke off".to_owned());
         let reason: Arc<str> = reason.into();
         self.place.send_modify(|place| place.last_error = Some(reason.clone()));
         let span = self.breaker.drops(connection.since.elapsed(), self.dial.first_wait(), luck());

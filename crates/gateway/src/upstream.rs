@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use cofer_mcp::message::Notification;
 use cofer_mcp::{Face, raw};
-use cofer_model::{Kind, Moment, ServerId};
+use cofer_model::{Circuit, ExternalStatus, Kind, ServerId, SessionMode};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use crate::breaker::Circuit;
 use crate::desk::Desk;
 use crate::dial::Dial;
 use crate::lists::{self, Item, Items, Kept, List, same};
@@ -29,22 +28,12 @@ pub struct ServerEntry {
     pub name: String,
     /// Changes with everything that makes a conversation another one.
     pub fingerprint: u64,
-    pub sessions: Sessions,
+    pub sessions: SessionMode,
     pub dial: Arc<dyn Dial>,
     /// What it offered last; `None` if nobody has asked yet.
     pub tools: Option<Vec<Box<RawValue>>>,
     /// Tools that somebody switched off.
     pub disabled: HashSet<String>,
-}
-
-/// Who shares a conversation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sessions {
-    /// Everybody, until the server asks something of its client.
-    #[default]
-    Auto,
-    Shared,
-    PerClient,
 }
 
 /// What a server says has changed.
@@ -58,22 +47,13 @@ pub(crate) enum Change {
 /// How it stands, for people.
 #[derive(Clone, Debug)]
 pub struct LiveState {
-    pub status: LiveStatus,
+    pub status: ExternalStatus,
+    /// Why it is not connected, in words for people and without secrets.
     pub last_error: Option<String>,
     pub circuit: Circuit,
-    pub failures: u32,
-    pub retry_at: Option<Moment>,
-    pub tool_count: Option<usize>,
+    /// `None` where nobody has asked it yet.
+    pub tool_count: Option<u64>,
     pub protocol_version: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LiveStatus {
-    Idle,
-    Connecting,
-    Connected,
-    Unavailable,
-    Error,
 }
 
 #[derive(Debug)]
@@ -148,9 +128,9 @@ impl Upstream {
     fn is_per_client(&self) -> bool {
         self.entry.dial.takes_many()
             && match self.entry.sessions {
-                Sessions::Auto => self.asks.load(Ordering::Relaxed),
-                Sessions::Shared => false,
-                Sessions::PerClient => true,
+                SessionMode::Auto => self.asks.load(Ordering::Relaxed),
+                SessionMode::Shared => false,
+                SessionMode::PerClient => true,
             }
     }
 
@@ -374,21 +354,19 @@ impl Upstream {
     pub(crate) fn state(&self) -> LiveState {
         let place = self.shared.place();
         let (status, retry_at, protocol_version) = match &place.standing {
-            Standing::Idle | Standing::Closed => (LiveStatus::Idle, None, None),
-            Standing::Connecting => (LiveStatus::Connecting, None, None),
+            Standing::Idle | Standing::Closed => (ExternalStatus::Idle, None, None),
+            Standing::Connecting => (ExternalStatus::Connecting, None, None),
             Standing::Connected(connection) => {
-                (LiveStatus::Connected, None, connection.dialled.hands.protocol_version.clone())
+                (ExternalStatus::Connected, None, connection.dialled.hands.protocol_version.clone())
             }
-            Standing::Waiting { retry_at, .. } => (LiveStatus::Unavailable, Some(*retry_at), None),
-            Standing::Failed { .. } => (LiveStatus::Error, None, None),
+            Standing::Waiting { retry_at, .. } => (ExternalStatus::Unavailable, Some(*retry_at), None),
+            Standing::Failed { .. } => (ExternalStatus::Error, None, None),
         };
         LiveState {
             status,
             last_error: place.last_error.as_deref().map(ToOwned::to_owned),
-            circuit: place.circuit,
-            failures: place.failures,
-            retry_at,
-            tool_count: self.known(List::Tools).map(|tools| tools.len()),
+            circuit: Circuit { state: place.circuit, failures: place.failures, retry_at },
+            tool_count: self.known(List::Tools).map(|tools| tools.len() as u64),
             protocol_version,
         }
     }

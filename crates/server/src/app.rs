@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use cofer_gateway::Gateway;
 use cofer_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
@@ -34,6 +35,7 @@ pub struct Parts {
     pub doorkeeper: Doorkeeper,
     pub hosting: Arc<Hosting>,
     pub connections: Arc<dyn Connections>,
+    pub gateway: Arc<Gateway>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
     pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
@@ -50,7 +52,7 @@ pub struct Rooms {
     pub store: Store,
     pub keyring: Arc<KeyRing>,
     pub hosting: Arc<Hosting>,
-    pub connections: Arc<dyn Connections>,
+    pub gateway: Arc<Gateway>,
 }
 
 impl App {
@@ -61,7 +63,7 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let Rooms { store, keyring, hosting, connections } = rooms;
+        let Rooms { store, keyring, hosting, gateway } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -71,7 +73,8 @@ impl App {
             keyring,
             doorkeeper,
             hosting,
-            connections,
+            connections: crate::gateway::connections(&gateway),
+            gateway,
             stopping: stop,
             exports_traces,
             metrics,

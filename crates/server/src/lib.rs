@@ -17,6 +17,7 @@ mod auth;
 pub mod data_dir;
 pub mod declared;
 pub mod doctor;
+mod gateway;
 mod hosting;
 mod http;
 pub mod keyring;

@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminError};
 use crate::app::{App, Rooms};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::gateway;
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
 use crate::http::router;
 use crate::keyring::{KeyError, KeyRing};
-use crate::registry::Unconnected;
 use crate::settings::{DatabaseAtStart, Settings};
 use crate::telemetry::{Telemetry, metrics};
 
@@ -103,8 +103,8 @@ pub async fn serve_with(
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
-    let rooms =
-        Rooms { store: store.clone(), keyring, hosting: hosting.clone(), connections: Arc::new(Unconnected) };
+    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, Vec::new());
+    let rooms = Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone() };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);
@@ -115,6 +115,7 @@ pub async fn serve_with(
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
     app.finish().await;
+    gateway.stop().await;
     hosting.shut_down().await;
 
     if let Err(error) = tending.await {

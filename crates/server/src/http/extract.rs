@@ -38,12 +38,12 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        let bytes = read(request, BodyLimits::from_ref(state)).await?;
+        let bytes = read_body(request, BodyLimits::from_ref(state)).await?;
         parse(&bytes).map(Self)
     }
 }
 
-fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
@@ -55,7 +55,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-async fn read(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
     let body = Limited::new(request.into_body(), limits.bytes_max).collect();
     match tokio::time::timeout(limits.timeout, body).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),

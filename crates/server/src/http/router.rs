@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use cofer_model::Kind;
 use tokio::sync::oneshot;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -21,8 +22,8 @@ use super::error::{ApiError, shown};
 use super::observe::observe;
 use crate::app::App;
 use crate::routes::{
-    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, master_key, products,
-    projects, providers, secrets, tokens, tool_calls,
+    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, master_key, mcp, products,
+    projects, providers, secrets, tokens, tool_calls, tools,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -53,6 +54,7 @@ pub fn router(app: App) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), see_through))
         // Whoever leaves a call gives it up, so these are not seen through.
         .merge(calls(&app))
+        .merge(tools())
         // Under load these must still answer, so the limit stays inside of them.
         .layer(middleware::from_fn_with_state(app.clone(), limit))
         .routes(routes!(health::healthz))
@@ -66,6 +68,18 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(|_| panicked()))
         .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
+}
+
+/// What agents use: tools by REST, and everything by MCP, which describes itself.
+fn tools() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::call))
+        .route("/mcp", post(mcp::post_default).get(mcp::get_default).delete(mcp::delete_default))
+        .route(
+            "/projects/{project}/mcp",
+            post(mcp::post_project).get(mcp::get_project).delete(mcp::delete_project),
+        )
 }
 
 /// Servers that live elsewhere, what they offer, and what was called.

@@ -9,12 +9,14 @@ pub mod hosted_calls;
 pub mod hosted_logs;
 pub mod images;
 pub mod master_key;
+pub mod mcp;
 pub mod products;
 pub mod projects;
 pub mod providers;
 pub mod secrets;
 pub mod tokens;
 pub mod tool_calls;
+pub mod tools;
 
 use cofer_model::{Project, Reference};
 
