@@ -207,7 +207,8 @@ impl Slot {
     pub(crate) async fn reconnect(&self) -> Result<Arc<Connection>, Unreached> {
         self.begin();
         self.shared.try_now.notify_one();
-        if let Standing::Waiting { .. } = self.place().standing {
+        let waits = matches!(self.place().standing, Standing::Waiting { .. });
+        if waits {
             let mut place = self.place.subscribe();
             let attempts = place.borrow().attempts;
             let _ = place.wait_for(|place| place.attempts > attempts).await;

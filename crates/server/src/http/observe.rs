@@ -36,9 +36,9 @@ static METHODS: [Method; 9] = [
 
 /// Names this request in the log, for handlers that name it elsewhere, too.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TraceId(pub String);
+pub(crate) struct Trace(pub String);
 
-impl<S: Send + Sync> FromRequestParts<S> for TraceId {
+impl<S: Send + Sync> FromRequestParts<S> for Trace {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
@@ -68,7 +68,7 @@ pub(super) async fn observe(State(app): State<App>, mut request: Request, next: 
     span.record("trace_id", &trace_id);
     let request_id = request_id(request.headers()).or_else(|| HeaderValue::from_str(&trace_id).ok());
 
-    request.extensions_mut().insert(TraceId(trace_id.clone()));
+    request.extensions_mut().insert(Trace(trace_id.clone()));
     let mut count = Count::begin(method, route);
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

@@ -32,7 +32,7 @@ use crate::app::App;
 use crate::auth::{Caller, McpUser};
 use crate::http::ApiError;
 use crate::http::extract::{BodyLimits, Path, read_body, require_json};
-use crate::http::observe::TraceId;
+use crate::http::observe::Trace;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -49,7 +49,7 @@ struct Visitor {
     reference: Option<Reference>,
 }
 
-pub async fn post_default(State(app): State<App>, caller: McpUser, trace_id: TraceId, request: Request) -> Response {
+pub async fn post_default(State(app): State<App>, caller: McpUser, trace_id: Trace, request: Request) -> Response {
     answered(post(&app, Visitor { caller, reference: None }, trace_id, request).await)
 }
 
@@ -57,7 +57,7 @@ pub async fn post_project(
     State(app): State<App>,
     caller: McpUser,
     Path(reference): Path<Reference>,
-    trace_id: TraceId,
+    trace_id: Trace,
     request: Request,
 ) -> Response {
     answered(post(&app, Visitor { caller, reference: Some(reference) }, trace_id, request).await)
@@ -93,7 +93,7 @@ fn answered(outcome: Result<Response, ApiError>) -> Response {
     outcome.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn post(app: &App, visitor: Visitor, trace_id: TraceId, request: Request) -> Result<Response, ApiError> {
+async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) -> Result<Response, ApiError> {
     require_json(request.headers())?;
     let headers = request.headers().clone();
     let limits = BodyLimits { bytes_max: app.settings.body_bytes_max, timeout: app.settings.body_timeout };

@@ -17,7 +17,7 @@ use crate::auth::{Caller, ToolUser};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path};
-use crate::http::observe::TraceId;
+use crate::http::observe::Trace;
 
 const NAME_CHARS_MAX: usize = 1024;
 const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
@@ -116,7 +116,7 @@ pub async fn call(
     State(app): State<App>,
     ToolUser(caller): ToolUser,
     Path(reference): Path<Reference>,
-    trace_id: TraceId,
+    trace_id: Trace,
     Body(call): Body<ToolCall>,
 ) -> Result<Response, ApiError> {
     let timeout = check(&call)?;
