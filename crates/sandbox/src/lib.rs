@@ -2,7 +2,9 @@
 //!
 //! [`provider`] says what every way of running a sandbox can do; [`providers`] knows all ways by name and picks one. [`containers`] is
 //! the way over a container engine, which [`engine`] finds and asks what it can do. Engines and their API are known in this room only.
+//! [`child`] runs a program on this machine without isolation, but owns all of its processes.
 
+pub mod child;
 mod connection;
 pub mod containers;
 mod disk;
@@ -23,6 +25,7 @@ mod streams;
 mod usage;
 mod volumes;
 
+pub use child::{ChildEnd, ChildError, ChildProcess, ChildSpec, Guardian, HowEnded, guard_main};
 pub use connection::{EngineSettings, Variable};
 pub use containers::EngineProvider;
 pub use engine::{Engine, EngineKind, NoEngine};

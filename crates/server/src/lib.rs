@@ -24,4 +24,5 @@ mod serve;
 pub mod settings;
 pub mod telemetry;
 
+pub use cofer_sandbox::guard_main;
 pub use serve::{StartError, serve, serve_with};
