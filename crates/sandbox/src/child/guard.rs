@@ -37,6 +37,8 @@ pub(super) const GRACE: Duration = Duration::from_secs(5);
 const PATIENCE_MAX: Duration = Duration::from_mins(1);
 /// For what a program leaves behind that ended by itself. Short, because its end is told only when all is over.
 const LEFTOVERS_GRACE: Duration = Duration::from_millis(500);
+/// Descriptors from here on are not for the program.
+const FIRST_AFTER_STANDARD: i32 = 3;
 const KILL_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The arguments that [`guard_main`] wants. Secrets of the environment are not among them: anybody can read a command line.
@@ -210,6 +212,8 @@ impl Orders {
 
 /// Makes this process what orphans are given to, in a session of its own: no terminal's Ctrl-C reaches it or anything below.
 fn settle() -> io::Result<Orders> {
+    // Cofer's own are marked so already; but whoever started Cofer may have left it some that are not.
+    close_fds::set_fds_cloexec(FIRST_AFTER_STANDARD, &[]);
     // Only for people who look at a list of processes.
     let _ = fs::write("/proc/self/comm", "cofer-guard");
     rustix::process::setsid()?;
