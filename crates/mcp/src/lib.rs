@@ -6,6 +6,8 @@
 //!                    └── replies ────┘◄── lines ◄───────────── stdout
 //! ```
 //!
+//! An upstream over HTTP is made two streams of lines by [`wire`], so that the pump serves it as well.
+//!
 //! Messages are carried, not re-typed: of a message only its id, method and kind are looked at; `params` and `result` stay
 //! the bytes they were. JSON-RPC is known in this room only.
 
@@ -19,6 +21,7 @@ pub mod raw;
 mod router;
 mod spotter;
 mod voice;
+pub mod wire;
 
 pub use ear::{Ear, Question};
 pub use handshake::{Face, Handshake, shake_hands};

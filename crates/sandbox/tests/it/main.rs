@@ -1,7 +1,8 @@
 //! What every provider must do, tried on real engines: the same tests for Docker, gVisor and Podman.
 //!
 //! A test is a function of a [`bed::Bed`]; `conformance!` makes three tests of it, one for each provider. What they make bears
-//! their own instance as a label, and whatever is left of it at the end fails the test.
+//! their own instance as a label, and whatever is left of it at the end fails the test. `children` needs no engine: it is about programs
+//! beside Cofer.
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a helper of a test fails as a test does")]
 
@@ -9,6 +10,7 @@
 mod bed;
 
 mod attaching;
+mod children;
 mod disk;
 mod ending;
 mod engines;

@@ -1,0 +1,91 @@
+//! Processes and whose they are, as `/proc` tells it.
+//!
+//! The number of a process may have a new owner by the time it is signalled. So whoever is signalled is held first (by a
+//! descriptor, which never changes its owner) and looked at again: it must have begun when the one that was found began.
+
+use std::collections::HashSet;
+use std::fs;
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// A living process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Relative {
+    pid: Pid,
+    parent: i32,
+    session: i32,
+    /// Since boot, in ticks.
+    started: u64,
+}
+
+/// Everything below this process. As it adopts orphans, nothing that was ever started below it is missing.
+pub(super) fn descendants_of(root: Pid) -> Vec<Relative> {
+    let mut strangers = all();
+    let mut family = HashSet::from([root.as_raw_nonzero().get()]);
+    let mut descendants = Vec::new();
+    // Children may have smaller numbers than their parents, so go on until nobody is added.
+    loop {
+        let (found, others): (Vec<_>, Vec<_>) =
+            strangers.into_iter().partition(|process| family.contains(&process.parent));
+        if found.is_empty() {
+            return descendants;
+        }
+        family.extend(found.iter().map(|process| process.pid.as_raw_nonzero().get()));
+        descendants.extend(found);
+        strangers = others;
+    }
+}
+
+/// Everything in the session that this process began, for when it is not there any more.
+pub(super) fn members_of_session(leader: Pid) -> Vec<Relative> {
+    let session = leader.as_raw_nonzero().get();
+    all().into_iter().filter(|process| process.session == session).collect()
+}
+
+impl Relative {
+    pub(super) fn signal(self, signal: Signal) {
+        let Ok(held) = rustix::process::pidfd_open(self.pid, PidfdFlags::empty()) else { return };
+        if read(self.pid).is_some_and(|now| now.started == self.started) {
+            // One that has just ended needs no signal.
+            let _ = rustix::process::pidfd_send_signal(&held, signal);
+        }
+    }
+}
+
+fn all() -> Vec<Relative> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    pids.filter_map(read).collect()
+}
+
+/// One that is gone, or dead and only not yet waited for, is none.
+fn read(pid: Pid) -> Option<Relative> {
+    let stat = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    parse(pid, &String::from_utf8_lossy(&stat))
+}
+
+fn parse(pid: Pid, stat: &str) -> Option<Relative> {
+    // The name is in parentheses and may itself contain any character.
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    let (state, parent, session, started) =
+        (fields.first()?, fields.get(1)?, fields.get(3)?, fields.get(19)?);
+    if matches!(*state, "Z" | "X") {
+        return None;
+    }
+    let (parent, session) = (parent.parse().ok()?, session.parse().ok()?);
+    Some(Relative { pid, parent, session, started: started.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_like_a_trap_does_not_mislead() {
+        let stat = "7 (a) Z 1 (b)) S 5 7 6 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
+        let seen = parse(Pid::from_raw(7).unwrap(), stat).unwrap();
+        assert_eq!((seen.parent, seen.session, seen.started), (5, 6, 4242));
+        assert!(parse(seen.pid, &stat.replace(") S 5", ") Z 5")).is_none());
+    }
+}
