@@ -32,8 +32,9 @@ const API: [&str; 2] = ["api", "v1"];
 /// Which server to talk to.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Address of the server [default: the one running on this machine]
-    #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
+    // Its variable is read by hand: `server add` has a `--url` of its own, which must not be filled from it.
+    /// Address of the server [default: the one running on this machine] [env: COFER_URL]
+    #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
 
     /// Authorities (PEM) to trust, in place of the machine's, for the server at `--url`
@@ -71,11 +72,18 @@ struct EnvelopeError {
 
 impl Target {
     pub fn client(&self) -> Result<Client, Failure> {
-        match self.url.as_deref() {
-            // An empty variable, as scripts like to leave them, says nothing.
-            None | Some("") => self.local(),
-            Some(url) => self.named(url),
+        // An empty one, as scripts like to leave them, says nothing.
+        let given = self.url.clone().filter(|url| !url.is_empty());
+        match given.or_else(|| variable("COFER_URL")) {
+            None => self.local(),
+            Some(url) => self.named(&url),
         }
+    }
+
+    /// For a command whose `--url` is something else: a server elsewhere is named by its variable alone.
+    #[must_use]
+    pub fn without_url(self) -> Self {
+        Self { url: None, ..self }
     }
 
     fn named(&self, url: &str) -> Result<Client, Failure> {
@@ -285,6 +293,16 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// The answer to the letter, however long it takes.
+    pub async fn post_raw(&self, path: &[&str], body: &impl Serialize) -> Result<Box<RawValue>, Failure> {
+        let request = self.request(Method::POST, path)?.json(body).timeout(Duration::MAX);
+        let (status, bytes) = self.exchange(request).await?;
+        if !status.is_success() {
+            return Err(self.failed(&bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|_| self.stranger())
     }
 
     pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {

@@ -2,16 +2,23 @@
 //!
 //! A batch is one statement, because there are many calls and each commit waits for the disk. It may be written again after an
 //! answer that never came: a call that is there already is left as it is.
+//!
+//! On SQLite the statement of every day binds each value, which is twice as fast as anything that looks up projects and runs on
+//! the way. Where one of those is gone, the database refuses the batch as a whole, and the forgiving statement takes over.
 
 use cofer_model::{CallFilter, CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
 use serde_json::json;
+use sqlx::sqlite::SqlitePool;
 use sqlx::types::time::OffsetDateTime;
+use sqlx::{QueryBuilder, Sqlite};
 use uuid::Uuid;
 
 use crate::codec::Stored;
 use crate::database::{Pool, STATEMENT_DEADLINE, Store, on_each, within};
 use crate::failure::{StoreError, without_nul};
 
+/// So many are written by one statement, and its text is remembered.
+const WRITTEN_AT_ONCE: usize = 256;
 /// So many are dropped by one statement: a writer that waits its turn behind it does not wait long.
 const DROPPED_AT_ONCE: i64 = 5000;
 
@@ -81,21 +88,21 @@ macro_rules! select {
     };
 }
 impl Store {
-    /// Writes a batch down, in one statement, and says how many were new. Calls of projects that are gone are dropped; one of a
-    /// run that is not there (any more) is kept without it.
+    /// Writes a batch down, in one statement up to 256, and says how many were new. Calls of projects that are gone are dropped;
+    /// one of a run that is not there (any more) is kept without it.
     pub async fn record_calls(&self, records: &[ToolCallRecord]) -> Result<u64, StoreError> {
         self.check_file()?;
-        match &self.pool {
-            Pool::Sqlite(db) => {
-                let write = sqlx::query(ON_SQLITE).bind(as_json(records)).execute(db);
-                within(STATEMENT_DEADLINE, write).await.map(|done| done.rows_affected())
-            }
-            Pool::Postgres(db) => {
-                let columns = Columns::of(records);
-                let write = columns.bind_to(sqlx::query(ON_POSTGRES)).execute(db);
-                within(STATEMENT_DEADLINE, write).await.map(|done| done.rows_affected())
-            }
+        let mut written = 0;
+        for batch in records.chunks(WRITTEN_AT_ONCE) {
+            written += match &self.pool {
+                Pool::Sqlite(db) => within(STATEMENT_DEADLINE, write_on_sqlite(db, batch)).await?,
+                Pool::Postgres(db) => {
+                    let write = Columns::of(batch).bind_to(sqlx::query(ON_POSTGRES)).execute(db);
+                    within(STATEMENT_DEADLINE, write).await?.rows_affected()
+                }
+            };
         }
+        Ok(written)
     }
 
     /// Calls of a project, newest first, from behind the cursor on.
@@ -146,8 +153,41 @@ fn end_of_time() -> Moment {
     Moment::now().after(std::time::Duration::MAX)
 }
 
+async fn write_on_sqlite(db: &SqlitePool, batch: &[ToolCallRecord]) -> sqlx::Result<u64> {
+    let done = match bound(batch).build().persistent(batch.len() == WRITTEN_AT_ONCE).execute(db).await {
+        Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
+            sqlx::query(FORGIVING).bind(as_json(batch)).execute(db).await
+        }
+        done => done,
+    };
+    done.map(|done| done.rows_affected())
+}
+
+fn bound(batch: &[ToolCallRecord]) -> QueryBuilder<Sqlite> {
+    const INSERT: &str = "INSERT INTO kb.agent_run_tool_calls (id, project_id, run_id, tool_name, server, input, output, status, \
+         duration_ms, step_number, caller, trace_id, created_at) ";
+    let mut query = QueryBuilder::new(INSERT);
+    query.push_values(batch, |mut row, record| {
+        row.push_bind(Stored(record.id.0))
+            .push_bind(Stored(record.project_id.0))
+            .push_bind(record.run_id.map(|run| Stored(run.0)))
+            .push_bind(without_nul(&record.tool_name))
+            .push_bind(without_nul(&record.server))
+            .push_bind(record.input.as_deref().map(without_nul))
+            .push_bind(record.output.as_deref().map(without_nul))
+            .push_bind(record.status.as_str())
+            .push_bind(record.duration_ms)
+            .push_bind(record.step_number)
+            .push_bind(record.caller.as_deref().map(without_nul))
+            .push_bind(record.trace_id.as_deref().map(without_nul))
+            .push_bind(Stored(record.created_at));
+    });
+    query.push(" ON CONFLICT (id) DO NOTHING");
+    query
+}
+
 /// Every column has its place in a JSON array.
-const ON_SQLITE: &str = "INSERT INTO kb.agent_run_tool_calls (id, project_id, run_id, tool_name, server, input, output, status, \
+const FORGIVING: &str = "INSERT INTO kb.agent_run_tool_calls (id, project_id, run_id, tool_name, server, input, output, status, \
          duration_ms, step_number, caller, trace_id, created_at) \
      SELECT call.value ->> 0, project.id, (SELECT id FROM kb.agent_runs WHERE id = call.value ->> 2), call.value ->> 3, \
          call.value ->> 4, call.value ->> 5, call.value ->> 6, call.value ->> 7, call.value ->> 8, call.value ->> 9, \

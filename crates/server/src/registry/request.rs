@@ -288,7 +288,8 @@ mod tests {
             ("http", json!({"url": "${URL}"})),
             ("http", json!({"url": "https://user:${PASSWORD}@[::1]/mcp"})),
         ] {
-            assert!(decided(transport, config.clone()).is_ok(), "{config} {:?}", decided(transport, config));
+            let outcome = decided(transport, config.clone());
+            assert!(outcome.is_ok(), "{config} {outcome:?}");
         }
     }
 
