@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    call, calls, completions, declared, doctor, project, provider, secret, serve, server, token, tools,
-    version, volume,
+    call, calls, completions, declared, doctor, project, provider, secret, serve, server, stdio, token,
+    tools, version, volume,
 };
 use exit::Failure;
 
@@ -39,6 +39,7 @@ enum Command {
     Doctor(Box<doctor::Doctor>),
     /// Servers: those that Cofer runs in sandboxes, and those that live elsewhere
     Server(server::Server),
+    Stdio(stdio::Stdio),
     Tools(tools::Tools),
     Call(call::Call),
     Calls(calls::Calls),
@@ -89,6 +90,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Serve(serve) => serve.run().await?,
             Command::Doctor(doctor) => return doctor.run(format).await,
             Command::Server(server) => server.run(format).await?,
+            Command::Stdio(stdio) => stdio.run().await?,
             Command::Tools(tools) => tools.run(format).await?,
             Command::Call(call) => call.run(format).await?,
             Command::Calls(calls) => calls.run(format).await?,

@@ -208,7 +208,11 @@ impl Project {
     }
 
     pub(crate) fn admit(&self, session: Arc<Session>) {
-        self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), self.me.clone());
+        self.house
+            .sessions_open
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(session.id.clone(), self.me.clone());
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), session);
     }
 

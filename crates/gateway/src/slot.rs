@@ -340,8 +340,12 @@ impl Keeper {
                 return Next::Rest;
             }
         }
-        let reason =
-            connection.dialled.held.last_words().await.unwrap_or_else(|| "the connection broke off".to_owned());
+        let reason = connection
+            .dialled
+            .held
+            .last_words()
+            .await
+            .unwrap_or_else(|| "the connection broke off".to_owned());
         let reason: Arc<str> = reason.into();
         self.place.send_modify(|place| place.last_error = Some(reason.clone()));
         let span = self.breaker.drops(connection.since.elapsed(), self.dial.first_wait(), luck());

@@ -22,10 +22,12 @@ mod hosting;
 mod http;
 pub mod keyring;
 pub mod registry;
+mod relay;
 mod routes;
 mod serve;
 pub mod settings;
 pub mod telemetry;
 
 pub use cofer_sandbox::guard_main;
+pub use relay::relay;
 pub use serve::{StartError, serve, serve_with};

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminError};
 use crate::app::{App, Rooms};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::gateway;
+use crate::gateway::{self, FileError, ServersFile};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
@@ -46,6 +46,8 @@ pub enum StartError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Admin(#[from] AdminError),
+    #[error(transparent)]
+    Servers(#[from] FileError),
     #[error("{what} could not be set up")]
     Process {
         what: &'static str,
@@ -63,6 +65,7 @@ impl StartError {
             Self::Key(error) => error.kind(),
             Self::Store(error) => error.kind(),
             Self::Admin(error) => error.kind(),
+            Self::Servers(error) => error.kind(),
             Self::Process { .. } => Kind::Internal,
         }
     }
@@ -103,7 +106,15 @@ pub async fn serve_with(
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
-    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, Vec::new());
+    let file = settings.gateway.servers.as_deref().map(ServersFile::read).transpose()?;
+    let file = Arc::new(file.unwrap_or_default());
+    let natives = file.natives(&settings.gateway.native_tools)?;
+    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, &file, natives);
+    if let Err(error) = file.start(&gateway, hosting.default_project()).await {
+        gateway.stop().await;
+        hosting.shut_down().await;
+        return Err(error.into());
+    }
     let rooms = Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone() };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {

@@ -16,6 +16,7 @@ pub mod provider;
 pub mod secret;
 pub mod serve;
 pub mod server;
+pub mod stdio;
 pub mod token;
 pub mod tools;
 pub mod version;

@@ -22,7 +22,8 @@ pub(super) fn check(headers: &HeaderMap, uri: &Uri, settings: &Settings) -> Resu
         None => Ok(()),
         Some(origin) => {
             let name = origin.split_once("://").map(|(_, rest)| name_of(rest));
-            let same = host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, rest)| rest == host));
+            let same =
+                host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, rest)| rest == host));
             let allowed = same || name.is_some_and(|name| is_ours(name, settings));
             if allowed { Ok(()) } else { Err(refusal("Origin", origin)) }
         }
@@ -31,7 +32,8 @@ pub(super) fn check(headers: &HeaderMap, uri: &Uri, settings: &Settings) -> Resu
 
 fn refusal(header: &str, value: &str) -> ApiError {
     let value: String = value.chars().take(100).collect();
-    let message = format!("`{header}: {value}` is not a name of this Cofer; if it is, allow it with `--allowed-hosts`");
+    let message =
+        format!("`{header}: {value}` is not a name of this Cofer; if it is, allow it with `--allowed-hosts`");
     ApiError::new(Kind::Forbidden, message)
 }
 
@@ -49,7 +51,8 @@ fn is_ours(name: &str, settings: &Settings) -> bool {
     let loopback = |address: &IpAddr| address.is_loopback();
     let address = name.parse::<IpAddr>().ok();
     let listens = name_of(&settings.listen);
-    let listens_on_loopback = listens == "localhost" || listens.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    let listens_on_loopback =
+        listens == "localhost" || listens.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     name.eq_ignore_ascii_case("localhost")
         || address.as_ref().is_some_and(loopback)
         || name.eq_ignore_ascii_case(listens)

@@ -156,7 +156,9 @@ impl FromRequestParts<App> for McpUser {
         address::check(&parts.headers, &parts.uri, &app.settings)?;
         match app.settings.gateway.mcp_auth {
             McpAuth::None => Ok(Self::Anybody),
-            McpAuth::Token => ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| Self::Token(caller)),
+            McpAuth::Token => {
+                ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| Self::Token(caller))
+            }
         }
     }
 }

@@ -114,6 +114,15 @@ impl Notes {
     }
 }
 
+/// The native tools that a file for `cofer serve --servers` declares.
+pub(crate) fn native_tools(text: &str) -> Result<Vec<Value>, DeclaredError> {
+    match document::parse(text)?.remove("nativeTools") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(tools)) => Ok(tools),
+        Some(_) => Err(DeclaredError::new("nativeTools", "`nativeTools` is a list")),
+    }
+}
+
 /// Reads a file of any form that others have, or a manifest.
 pub fn import(text: &str) -> Result<Declared, DeclaredError> {
     let document = document::parse(text)?;

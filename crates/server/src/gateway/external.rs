@@ -10,7 +10,7 @@ use cofer_gateway::{Dial, DialError, Dialled, Held};
 use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
 use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
 use cofer_model::mask::Mask;
-use cofer_model::{ExternalConfig, ExternalServer, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
+use cofer_model::{ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
 use cofer_sandbox::LogSink;
 use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
 use secrecy::{ExposeSecret, SecretString};
@@ -47,8 +47,8 @@ pub(super) struct ExternalDial {
 type Secrets = BTreeMap<SecretName, SecretString>;
 
 impl ExternalDial {
-    pub(super) fn new(means: Arc<Means>, project: ProjectId, server: &ExternalServer) -> Self {
-        Self { means, project, name: server.name.to_string(), config: server.config.clone() }
+    pub(super) fn new(means: Arc<Means>, project: ProjectId, name: String, config: ExternalConfig) -> Self {
+        Self { means, project, name, config }
     }
 }
 
@@ -68,7 +68,11 @@ impl Dial for ExternalDial {
             ExternalConfig::Stdio(config) => self.start(config, &secrets, limits, mask.clone())?,
             ExternalConfig::Http(config) => {
                 let target = self.target(config, &secrets)?;
-                over(wire::streamable(target, self.means.http.clone(), self.wire_limits()), limits, mask.clone())
+                over(
+                    wire::streamable(target, self.means.http.clone(), self.wire_limits()),
+                    limits,
+                    mask.clone(),
+                )
             }
             ExternalConfig::Sse(config) => {
                 let target = self.target(config, &secrets)?;
@@ -144,8 +148,13 @@ impl ExternalDial {
             let line = String::from_utf8_lossy(line);
             tracing::debug!(server = %name, "server {name} says: {}", told.apply(line.trim_end()));
         });
-        let child = self.means.guardian.spawn(&spec, logs).map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
-        let streams = child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;
+        let child = self
+            .means
+            .guardian
+            .spawn(&spec, logs)
+            .map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
+        let streams =
+            child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;
         let pump = Pump::start(streams.stdin, streams.stdout, limits);
         Ok((pump, Arc::new(HeldChild { child, mask })))
     }
@@ -166,7 +175,8 @@ impl ExternalDial {
 
 fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
     // Which are missing was told before.
-    template::fill(text, secrets).map_err(|_| DialError::of_ours(Kind::PreconditionFailed, "a secret is missing"))
+    template::fill(text, secrets)
+        .map_err(|_| DialError::of_ours(Kind::PreconditionFailed, "a secret is missing"))
 }
 
 fn over(wire: Wire, limits: Limits, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {

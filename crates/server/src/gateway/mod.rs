@@ -3,6 +3,7 @@
 
 mod connections;
 mod external;
+mod file;
 mod hosted;
 mod ledger;
 mod registry;
@@ -15,6 +16,7 @@ use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
 
 use external::Means;
+pub use file::{FileError, ServersFile};
 use ledger::StoredLedger;
 use registry::StoredRegistry;
 
@@ -34,6 +36,7 @@ pub fn open(
     keyring: &Arc<KeyRing>,
     hosting: &Arc<Hosting>,
     settings: &GatewaySettings,
+    file: &Arc<ServersFile>,
     natives: Vec<Arc<Native>>,
 ) -> Arc<Gateway> {
     let means = Means {
@@ -42,7 +45,12 @@ pub fn open(
         http: http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,
     };
-    let registry =
-        StoredRegistry { store: store.clone(), hosting: hosting.clone(), means: Arc::new(means) };
+    let registry = StoredRegistry {
+        store: store.clone(),
+        hosting: hosting.clone(),
+        means: Arc::new(means),
+        default_project: hosting.default_project(),
+        file: file.clone(),
+    };
     Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, settings.rules)
 }

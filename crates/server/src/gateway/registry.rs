@@ -8,11 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cofer_gateway::{Dial, ProjectEntry, Registry, ServerEntry};
 use cofer_mcp::raw;
-use cofer_model::{ExternalServer, ProjectId, Reference, ServerId, SessionMode};
+use cofer_model::{ExternalConfig, ExternalServer, ProjectId, Reference, ServerId, SessionMode};
 use cofer_store::{CachedTool, ListedTool, RegisteredServer, ServerKind, Store, StoreError};
 use serde_json::value::RawValue;
 
 use super::external::{ExternalDial, Means};
+use super::file::{FileServer, ServersFile};
 use super::hosted::HostedDial;
 use crate::hosting::Hosting;
 use crate::http::error::chain;
@@ -22,6 +23,8 @@ pub(super) struct StoredRegistry {
     pub store: Store,
     pub hosting: Arc<Hosting>,
     pub means: Arc<Means>,
+    pub default_project: ProjectId,
+    pub file: Arc<ServersFile>,
 }
 
 #[async_trait]
@@ -55,9 +58,36 @@ impl StoredRegistry {
         for tool in self.store.tools_of(id).await? {
             tools.entry(tool.server_id).or_default().push(tool);
         }
-        let entry = |server: RegisteredServer| self.entry(id, &server, external.get(&server.id), tools.remove(&server.id));
-        let servers = registered.into_iter().filter_map(entry).collect();
-        Ok(Some(ProjectEntry { id, name: project.name.to_string(), namespacing: project.namespacing, servers }))
+        let entry = |server: RegisteredServer| {
+            self.entry(id, &server, external.get(&server.id), tools.remove(&server.id))
+        };
+        let mut servers: Vec<_> = registered.into_iter().filter_map(entry).collect();
+        if id == self.default_project {
+            servers.extend(self.file.servers.iter().map(|server| self.file_entry(server)));
+        }
+        Ok(Some(ProjectEntry {
+            id,
+            name: project.name.to_string(),
+            namespacing: project.namespacing,
+            servers,
+        }))
+    }
+
+    fn dial(&self, project: ProjectId, name: String, config: &ExternalConfig) -> Arc<dyn Dial> {
+        Arc::new(ExternalDial::new(self.means.clone(), project, name, config.clone()))
+    }
+
+    fn file_entry(&self, FileServer { id, declared }: &FileServer) -> ServerEntry {
+        let name = declared.name.to_string();
+        ServerEntry {
+            id: *id,
+            fingerprint: 0,
+            sessions: declared.session,
+            dial: self.dial(self.default_project, name.clone(), &declared.config),
+            name,
+            tools: None,
+            disabled: HashSet::new(),
+        }
     }
 
     /// `None` for one that is switched off, or that is going.
@@ -75,8 +105,8 @@ impl StoredRegistry {
             }
             ServerKind::External => {
                 let external = external.filter(|external| external.enabled)?;
-                let dial = ExternalDial::new(self.means.clone(), project, external);
-                (Arc::new(dial), fingerprint(external), external.session)
+                let dial = self.dial(project, external.name.to_string(), &external.config);
+                (dial, fingerprint(&external.config, external.session), external.session)
             }
         };
         let off = |tool: &&CachedTool| !tool.enabled;
@@ -90,10 +120,10 @@ impl StoredRegistry {
 }
 
 /// Another one for everything that makes a conversation another one.
-fn fingerprint(server: &ExternalServer) -> u64 {
+fn fingerprint(config: &ExternalConfig, session: SessionMode) -> u64 {
     let mut hasher = DefaultHasher::new();
-    serde_json::to_string(&server.config).unwrap_or_default().hash(&mut hasher);
-    server.config.transport().as_str().hash(&mut hasher);
-    server.session.as_str().hash(&mut hasher);
+    serde_json::to_string(config).unwrap_or_default().hash(&mut hasher);
+    config.transport().as_str().hash(&mut hasher);
+    session.as_str().hash(&mut hasher);
     hasher.finish()
 }

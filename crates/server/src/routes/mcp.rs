@@ -49,7 +49,12 @@ struct Visitor {
     reference: Option<Reference>,
 }
 
-pub async fn post_default(State(app): State<App>, caller: McpUser, trace_id: Trace, request: Request) -> Response {
+pub async fn post_default(
+    State(app): State<App>,
+    caller: McpUser,
+    trace_id: Trace,
+    request: Request,
+) -> Response {
     answered(post(&app, Visitor { caller, reference: None }, trace_id, request).await)
 }
 
@@ -181,7 +186,8 @@ async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool)
         }
     } else {
         let answer = answer.await;
-        return answer.map_or_else(|| StatusCode::ACCEPTED.into_response(), |answer| json(StatusCode::OK, answer));
+        return answer
+            .map_or_else(|| StatusCode::ACCEPTED.into_response(), |answer| json(StatusCode::OK, answer));
     }
     session.keep(&stream);
     let answering = stream.clone();

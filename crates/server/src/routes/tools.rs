@@ -129,7 +129,8 @@ pub async fn call(
             Ok((StatusCode::OK, json, String::from(Box::<str>::from(result))).into_response())
         }
         Ok(Reply::Error(error)) => {
-            let refused = ApiError::new(Kind::Upstream, format!("the server refused the call: {}", error.message));
+            let refused =
+                ApiError::new(Kind::Upstream, format!("the server refused the call: {}", error.message));
             let details = serde_json::to_value(&error).unwrap_or_default();
             Err(refused.with("error", details))
         }
@@ -144,7 +145,8 @@ pub(crate) async fn project(
     reference: &Reference,
 ) -> Result<std::sync::Arc<Project>, ApiError> {
     let project = caller.project(&app.store, reference).await?;
-    let ready = app.gateway.project(project.id).await.map_err(|error| ApiError::new(Kind::Unavailable, error))?;
+    let ready =
+        app.gateway.project(project.id).await.map_err(|error| ApiError::new(Kind::Unavailable, error))?;
     ready.ok_or_else(|| ApiError::not_found("project", reference))
 }
 
@@ -172,7 +174,8 @@ fn params(call: &ToolCall) -> Result<Box<RawValue>, ApiError> {
 
 impl From<CallFailed> for ApiError {
     fn from(failed: CallFailed) -> Self {
-        let error = Self::new(failed.kind, failed.message).with("may_have_executed", failed.may_have_executed);
+        let error =
+            Self::new(failed.kind, failed.message).with("may_have_executed", failed.may_have_executed);
         match failed.retry_after {
             Some(after) => error.retry_after(after.as_secs().max(1)),
             None => error,

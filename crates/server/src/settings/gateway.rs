@@ -1,11 +1,13 @@
 //! The settings of the gateway, decided.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use cofer_gateway::{BreakerRules, GatewayRules, SlotRules};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Layer, SettingsError};
 
@@ -27,6 +29,10 @@ pub struct GatewaySettings {
     pub mcp_auth: McpAuth,
     /// Names under which clients may address the MCP endpoint, beside those of this machine.
     pub allowed_hosts: Vec<String>,
+    /// Servers that are started with this one, in the form of desktop clients.
+    pub servers: Option<PathBuf>,
+    /// `[[native_tools]]` of the file, as they were written.
+    pub native_tools: Vec<Value>,
 }
 
 impl GatewaySettings {
@@ -55,9 +61,14 @@ impl GatewaySettings {
             session_idle: ms(flags.session_idle_ms, file.session_idle_ms, rules.session_idle),
             ..rules
         };
-        let allowed_hosts =
-            if flags.allowed_hosts.is_empty() { file.allowed_hosts.clone() } else { flags.allowed_hosts.clone() };
-        Ok(Self { rules, mcp_auth, allowed_hosts })
+        let allowed_hosts = if flags.allowed_hosts.is_empty() {
+            file.allowed_hosts.clone()
+        } else {
+            flags.allowed_hosts.clone()
+        };
+        let servers = super::path(flags.servers.clone(), file.servers.clone());
+        let native_tools = file.native_tools.clone().unwrap_or_default();
+        Ok(Self { rules, mcp_auth, allowed_hosts, servers, native_tools })
     }
 }
 

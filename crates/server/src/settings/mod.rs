@@ -131,6 +131,14 @@ pub struct Layer {
     #[serde(default)]
     pub allowed_hosts: Vec<String>,
 
+    /// File of servers to start with this one, as desktop clients have it: `{"mcpServers": {…}}`
+    #[arg(long, env = "COFER_SERVERS", value_name = "FILE", value_parser = any_path())]
+    pub servers: Option<PathBuf>,
+
+    /// Tools that Cofer answers itself.
+    #[arg(skip)]
+    pub native_tools: Option<Vec<serde_json::Value>>,
+
     /// How long connecting to a server may take [default: 30000]
     #[arg(long, env = "COFER_CONNECT_TIMEOUT_MS", value_name = "MS")]
     pub connect_timeout_ms: Option<u64>,
@@ -331,7 +339,9 @@ pub enum SettingsError {
         #[source]
         source: UnknownWord,
     },
-    #[error("`mcp_auth = none` serves the MCP endpoint to anybody, so it is for loopback only; listen on 127.0.0.1, or use tokens")]
+    #[error(
+        "`mcp_auth = none` serves the MCP endpoint to anybody, so it is for loopback only; listen on 127.0.0.1, or use tokens"
+    )]
     OpenToStrangers,
     #[error("`tls_cert` and `tls_key` go together; one of them is missing")]
     HalfTls,
@@ -363,7 +373,8 @@ impl Settings {
             path(flags.config.clone(), None).as_deref().map(read_file).transpose()?.unwrap_or_default();
         let mut confidential = Confidential::read(&variable)?;
         let hosting = HostingSettings::decide(&flags, &file)?;
-        let listen = text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
+        let listen =
+            text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
         let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
