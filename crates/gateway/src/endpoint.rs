@@ -94,7 +94,7 @@ pub fn open_session(
             "logging": {},
             "completions": {},
         },
-        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name), "version": env!("CARGO_PKG_VERSION")},
+        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name()), "version": env!("CARGO_PKG_VERSION")},
     });
     let hello =
         to_raw_value(&hello).map_err(|_| RpcError::new(INTERNAL_ERROR, "no answer could be written"))?;
@@ -225,7 +225,10 @@ impl Request {
 
     async fn list_tools(&self) -> Answer {
         let cursor = self.cursor()?;
-        let (catalogue, missing) = self.project.whole_catalogue().await;
+        let (_, missing) = self.project.whole_catalogue().await;
+        self.session.note_listed();
+        // Read after that, so that whatever changes later is told.
+        let catalogue = self.project.catalogue();
         let (page, next) = catalogue.page(cursor.as_deref()).ok_or_else(no_such_cursor)?;
         listing("tools", page, next.as_deref(), &missing)
     }

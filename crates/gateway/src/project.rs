@@ -44,7 +44,9 @@ pub struct Listing {
 pub struct Project {
     me: Weak<Self>,
     pub id: ProjectId,
-    pub name: String,
+    name: RwLock<Arc<str>>,
+    /// Whoever takes over what has changed in the registry.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     pub(crate) house: Arc<House>,
     servers: RwLock<Servers>,
     catalogue: RwLock<Arc<Catalogue>>,
@@ -64,7 +66,8 @@ impl Project {
         let project = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             id: entry.id,
-            name: entry.name.clone(),
+            name: RwLock::new(entry.name.as_str().into()),
+            turn: tokio::sync::Mutex::default(),
             house,
             servers: RwLock::new(Servers { namespacing: entry.namespacing, upstreams: Arc::new([]) }),
             catalogue: RwLock::default(),
@@ -77,6 +80,7 @@ impl Project {
 
     /// The registry has changed. What stayed the same keeps its conversations; what did not is closed.
     pub(crate) fn take(&self, entry: ProjectEntry) {
+        *self.name.write().unwrap_or_else(PoisonError::into_inner) = entry.name.as_str().into();
         let closed = {
             let mut servers = self.servers.write().unwrap_or_else(PoisonError::into_inner);
             let mut old: HashMap<ServerId, Arc<Upstream>> =
@@ -108,6 +112,10 @@ impl Project {
         self.remake();
     }
 
+    pub fn name(&self) -> Arc<str> {
+        self.name.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn upstreams(&self) -> Arc<[Arc<Upstream>]> {
         self.servers.read().unwrap_or_else(PoisonError::into_inner).upstreams.clone()
     }
@@ -136,10 +144,16 @@ impl Project {
             std::mem::replace(&mut *current, catalogue.clone())
         };
         for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
-            tracing::warn!(project = %self.name, "project {}: {warning}", self.name);
+            let name = self.name();
+            tracing::warn!(project = %name, "project {name}: {warning}");
         }
         if !old.offers_the_same(&catalogue) {
-            self.each_session(|session| session.tell("notifications/tools/list_changed", None));
+            // To who has never asked, nothing has changed.
+            self.each_session(|session| {
+                if session.has_listed() {
+                    session.tell("notifications/tools/list_changed", None);
+                }
+            });
         }
     }
 
@@ -218,10 +232,6 @@ impl Project {
 
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
-    }
-
-    pub fn session_count(&self) -> usize {
-        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Ends a client's session and everything that was its own.

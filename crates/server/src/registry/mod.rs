@@ -71,11 +71,11 @@ pub trait Connections: fmt::Debug + Send + Sync {
     /// Connects now, whatever the breaker says, and lists the tools anew, which are in the store when this comes back.
     async fn refresh(&self, project: ProjectId, server: ServerId) -> Result<(), RefreshError>;
 
-    /// The row of this server, or one of its tools, is not what it was, or is gone.
-    fn changed(&self, project: ProjectId, server: ServerId);
+    /// The row of this server, or one of its tools, is not what it was, or is gone. When this returns, clients see it so.
+    async fn changed(&self, project: ProjectId, server: ServerId);
 
-    /// The project is gone with all its servers.
-    fn project_gone(&self, project: ProjectId);
+    /// The project's own row is not what it was, or it is gone with all its servers.
+    async fn project_changed(&self, project: ProjectId);
 }
 
 /// Nobody connects: everything is idle, and stays so.
@@ -93,7 +93,7 @@ impl Connections for Unconnected {
         Err(RefreshError { kind: Kind::Unavailable, message })
     }
 
-    fn changed(&self, _: ProjectId, _: ServerId) {}
+    async fn changed(&self, _: ProjectId, _: ServerId) {}
 
-    fn project_gone(&self, _: ProjectId) {}
+    async fn project_changed(&self, _: ProjectId) {}
 }
