@@ -221,6 +221,7 @@ fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Vec<u8>>) -
         Some(answer) if stream.is_unused() => json(StatusCode::OK, answer),
         answer => {
             stream.finish(answer);
+            session.keep(&stream);
             events(session, stream, 0, CancellationToken::new())
         }
     }

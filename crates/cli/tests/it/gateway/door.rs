@@ -129,10 +129,6 @@ async fn bodies_that_are_no_message_are_refused_and_the_session_goes_on() {
     assert!(refusal(odd).await.starts_with("400"));
     let known = send(PING.to_owned()).header("mcp-protocol-version", "2025-06-18");
     assert_eq!(known.send().await.unwrap().status(), 200);
-    assert!(matches!(
-        refusal(client.request(Method::GET).header("accept", "")).await.as_str(),
-        "405 method_not_allowed" | "200 null"
-    ));
     assert_eq!(refusal(client.request(Method::PUT)).await, "405 method_not_allowed");
     let mut slow = tokio::net::TcpStream::connect(gate.app.url.trim_start_matches("http://")).await.unwrap();
     let head = format!(

@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod conformance;
 mod door;
+mod file;
 mod real_servers;
 mod recovery;
 
@@ -104,6 +105,19 @@ impl Gate {
         let answer = self.call(tool, arguments).await;
         assert_eq!(answer.status, 200, "{tool}: {answer:?}; log: {}", self.app.log());
         answer.json()["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The record of the one call of this tool, once it is written.
+    pub(crate) async fn recorded(&self, tool: &str) -> Value {
+        until_seen(&format!("the record of {tool}"), async || {
+            let calls =
+                self.app.get(&format!("/api/v1/projects/default/tool-calls?tool={tool}")).await.json();
+            match calls.as_array().map(Vec::as_slice) {
+                Some([one]) => Ok(one.clone()),
+                _ => Err(calls.to_string()),
+            }
+        })
+        .await
     }
 
     /// A client that can answer questions of every kind.
