@@ -18,7 +18,7 @@ use super::{HttpTarget, Wire, WireFault, WireLimits};
 
 /// Opens the stream, and carries lines once the upstream has said where to.
 pub async fn sse(target: HttpTarget, client: Client, limits: WireLimits) -> Result<Wire, WireFault> {
-    let door = Door::new(&target, client)?;
+    let door = Door::new(target, client)?;
     let greeting = tokio::time::timeout(limits.greeting_max, greet(&door, &limits)).await;
     let greeting = greeting.unwrap_or_else(|_| Err(Trouble::late("did not say where to post to")));
     let (stream, endpoint) = greeting.map_err(|trouble| trouble.as_fault())?;

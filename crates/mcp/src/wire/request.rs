@@ -39,7 +39,7 @@ struct Tokens {
 }
 
 impl Door {
-    pub(super) fn new(target: &HttpTarget, client: Client) -> Result<Self, WireFault> {
+    pub(super) fn new(target: HttpTarget, client: Client) -> Result<Self, WireFault> {
         let mut headers = HeaderMap::new();
         for (name, value) in &target.headers {
             let parsed =
@@ -48,7 +48,7 @@ impl Door {
             value.set_sensitive(true);
             headers.append(header, value);
         }
-        Ok(Self { client, url: target.url.clone(), headers })
+        Ok(Self { client, url: target.url, headers })
     }
 
     /// The same upstream at another address.

@@ -33,7 +33,7 @@ const RESUME_TRIES_MAX: u32 = 5;
 pub fn streamable(target: HttpTarget, client: Client, limits: WireLimits) -> Wire {
     let (link, anchor, stdout, fault) = link::link();
     let (stdin, lines) = tokio::io::duplex(STDIN_BYTES);
-    match Door::new(&target, client) {
+    match Door::new(target, client) {
         Ok(door) => {
             let greeted = watch::Sender::new(false);
             let delivery = Streamable { door, session: Session::default(), link, limits, greeted };

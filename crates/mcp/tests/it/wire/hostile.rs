@@ -185,7 +185,7 @@ async fn who_never_answers_keeps_nobody_else_waiting() {
     }
     for (answer, asked) in stuck {
         assert_eq!(answer.await.unwrap().unwrap_err(), CallError::Timeout);
-        asked.is_left().await;
+        asked.sees_them_leave().await;
     }
 }
 

@@ -152,14 +152,14 @@ async fn who_gives_up_is_told_to_the_upstream_and_no_longer_read_for() {
     assert_eq!(cancelled.body["method"], "notifications/cancelled");
     assert_eq!(cancelled.body["params"]["requestId"], asked.body["id"]);
     cancelled.accepts().await;
-    asked.is_left().await;
+    asked.sees_them_leave().await;
 }
 
 #[tokio::test]
 async fn an_end_takes_the_session_with_it() {
     let mut it = greeted().await;
     drop(it.pump);
-    it.listening.is_left().await;
+    it.listening.sees_them_leave().await;
     let farewell = it.upstream.next().await;
     assert_eq!((farewell.method.as_str(), farewell.header("mcp-session-id")), ("DELETE", "s-1"));
     farewell.answers_with("200 OK", "", "").await;
