@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use cofer_testkit::leaks::Leaks;
 
-/// Aim for the release build; the one under test has more to relocate.
-const PRIVATE_KIB_MAX: u64 = 4096;
+/// Most of it is what the loader relocates, which is more in a debug build.
+const PRIVATE_KIB_MAX: u64 = 2048;
 
 fn guard(program: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofer"));
@@ -43,7 +43,8 @@ fn a_guardian_is_small() {
     let usage = fs::read_to_string(format!("/proc/{}/smaps_rollup", guardian.id())).unwrap();
     let private: u64 = usage
         .lines()
-        .filter(|line| line.starts_with("Private_"))
+        // What is clean is the program's file, which Cofer has in memory as well.
+        .filter(|line| line.starts_with("Private_Dirty"))
         .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
         .sum();
     drop(guardian.stdin.take());

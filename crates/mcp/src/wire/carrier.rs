@@ -39,9 +39,15 @@ pub(super) struct Carrier<D> {
     in_flight_max: usize,
     deliveries: JoinSet<()>,
     /// The requests among them, by id.
-    requests: HashMap<String, AbortHandle>,
+    requests: HashMap<String, Request>,
     /// Requests for which there is no room yet.
     held: VecDeque<Outgoing>,
+}
+
+struct Request {
+    task: AbortHandle,
+    /// It belongs to no session.
+    stands_alone: bool,
 }
 
 enum Cause {
@@ -50,11 +56,12 @@ enum Cause {
     Broken,
 }
 
-/// Whether the upstream has heard of a request, and has to be told that it was given up.
+/// Whether a request that was given up concerns the upstream.
 #[derive(PartialEq, Eq)]
-enum Heard {
-    Never,
-    Maybe,
+enum Upstream {
+    HasToBeTold,
+    /// It has not heard of it, or understands a connection that ends.
+    Knows,
 }
 
 impl<D: Delivery> Carrier<D> {
@@ -114,7 +121,7 @@ impl<D: Delivery> Carrier<D> {
                 self.let_held_ones_go();
             }
             What::Notification { cancels: Some(id), .. } => {
-                if self.give_up(id) == Heard::Maybe {
+                if self.give_up(id) == Upstream::HasToBeTold {
                     self.start(message);
                 }
             }
@@ -125,15 +132,18 @@ impl<D: Delivery> Carrier<D> {
     }
 
     /// Nobody waits for this request any more.
-    fn give_up(&mut self, id: &str) -> Heard {
+    fn give_up(&mut self, id: &str) -> Upstream {
         if let Some(place) = self.held.iter().position(|message| message.request_id() == Some(id)) {
             self.held.remove(place);
-            return Heard::Never;
+            return Upstream::Knows;
         }
-        if let Some(request) = self.requests.remove(id) {
-            request.abort();
+        match self.requests.remove(id) {
+            Some(request) => {
+                request.task.abort();
+                if request.stands_alone { Upstream::Knows } else { Upstream::HasToBeTold }
+            }
+            None => Upstream::HasToBeTold,
         }
-        Heard::Maybe
     }
 
     fn let_held_ones_go(&mut self) {
@@ -141,8 +151,9 @@ impl<D: Delivery> Carrier<D> {
             && let Some(message) = self.held.pop_front()
         {
             let id = message.request_id().map(ToOwned::to_owned);
-            let handle = self.start(message);
-            self.requests.extend(id.map(|id| (id, handle)));
+            let stands_alone = message.label.is_some();
+            let task = self.start(message);
+            self.requests.extend(id.map(|id| (id, Request { task, stands_alone })));
         }
     }
 
@@ -156,7 +167,7 @@ impl<D: Delivery> Carrier<D> {
             Ok((task, ())) => *task,
             Err(error) => error.id(),
         };
-        self.requests.retain(|_, request| request.id() != task);
+        self.requests.retain(|_, request| request.task.id() != task);
     }
 
     async fn end(self, mut listening: JoinSet<()>) {

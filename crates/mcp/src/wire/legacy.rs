@@ -68,7 +68,7 @@ impl Delivery for Legacy {
 
 impl Legacy {
     async fn post(&self, message: &Outgoing) -> Result<(), Trouble> {
-        let request = self.door.post(&self.session, message.line.clone());
+        let request = self.door.post(&self.session, message);
         let response = request.send().await.map_err(Trouble::connection)?;
         if !response.status().is_success() {
             return Err(Trouble::refusal(response, message.request_id(), true).await);

@@ -10,6 +10,8 @@
 //! [`streamable()`] is the transport of today, [`sse()`] the one before it. Both share the carrier ([`carrier`]), which knows about order,
 //! limits and cancellation, and differ in how a line is delivered. Messages are carried as they came; only `id` and `method` are looked at.
 //!
+//! Messages that stand alone, as those of 2026-07-28 do, are told by what they say of themselves, and can be sent beside the others.
+//!
 //! What a POST asks and the upstream does not answer is answered here, with an error that says what happened and whether the call may
 //! have been executed. Nothing is ever posted twice. When the upstream as a whole is lost, stdout ends and [`Fault`] says why; whoever
 //! owns the wire dials anew.
@@ -39,6 +41,8 @@ pub use listening::{Backoff, Jitter};
 pub use streamable::streamable;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How soon a connection is looked after on which nothing is said: a stream may be silent for hours, and its other end gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Less than the five seconds after which Node.js and uvicorn hang up on a connection that nobody uses: a call that meets such an end
 /// may have been executed or not, and nobody can tell.
 const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(4);
@@ -119,6 +123,7 @@ pub fn http_client() -> reqwest::Client {
     let builder = reqwest::Client::builder()
         .user_agent(concat!("cofer/", env!("CARGO_PKG_VERSION")))
         .tcp_nodelay(true)
+        .tcp_keepalive(KEEP_ALIVE)
         .connect_timeout(CONNECT_MAX)
         .pool_idle_timeout(IDLE_CONNECTION_MAX)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)

@@ -10,6 +10,16 @@ use serde_json::value::RawValue;
 pub(super) struct Outgoing {
     pub line: Bytes,
     pub what: What,
+    /// For a message that says everything about itself and belongs to no session, as since 2026-07-28.
+    pub label: Option<Label>,
+}
+
+/// What such a message repeats in its headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    pub protocol_version: String,
+    /// Of what is called, got or read.
+    pub name: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,18 +47,36 @@ struct Envelope<'a> {
     params: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Cancelled<'a> {
+struct Params<'a> {
     #[serde(borrow)]
     request_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow)]
+    uri: Option<&'a RawValue>,
+    #[serde(borrow)]
+    task_id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Meta {
+    #[serde(rename = "io.modelcontextprotocol/protocolVersion")]
+    protocol_version: String,
 }
 
 impl Outgoing {
     /// None for what is no message.
     pub(super) fn parse(line: Bytes) -> Option<Self> {
-        let what = What::of(serde_json::from_slice(&line).ok()?);
-        Some(Self { line, what })
+        let envelope = serde_json::from_slice::<Envelope<'_>>(&line).ok()?;
+        let params = envelope.params.and_then(|params| serde_json::from_str::<Params<'_>>(params.get()).ok());
+        let params = params.unwrap_or_default();
+        let label = envelope.method.as_deref().and_then(|method| Label::of(method, &params));
+        let what = What::of(envelope, &params);
+        Some(Self { line, what, label })
     }
 
     pub(super) fn method(&self) -> Option<&str> {
@@ -81,19 +109,31 @@ impl Outgoing {
 }
 
 impl What {
-    fn of(envelope: Envelope<'_>) -> Self {
-        let Envelope { id, method, params } = envelope;
+    fn of(envelope: Envelope<'_>, params: &Params<'_>) -> Self {
+        let Envelope { id, method, .. } = envelope;
         match (id, method) {
             (Some(id), Some(method)) => Self::Request { id: id_text(id), method: method.into_owned() },
             (None, Some(method)) => {
-                let cancelled = params.filter(|_| method == "notifications/cancelled");
-                let cancelled =
-                    cancelled.and_then(|params| serde_json::from_str::<Cancelled<'_>>(params.get()).ok());
-                let cancels = cancelled.and_then(|cancelled| cancelled.request_id).map(id_text);
+                let cancelled = params.request_id.filter(|_| method == "notifications/cancelled");
+                let cancels = cancelled.map(id_text);
                 Self::Notification { method: method.into_owned(), cancels }
             }
             (_, None) => Self::Answer,
         }
+    }
+}
+
+impl Label {
+    fn of(method: &str, params: &Params<'_>) -> Option<Self> {
+        let Meta { protocol_version } = serde_json::from_str(params.meta?.get()).ok()?;
+        let name = match method {
+            "tools/call" | "prompts/get" => params.name,
+            "resources/read" => params.uri,
+            _ if method.starts_with("tasks/") => params.task_id,
+            _ => None,
+        };
+        let name = name.and_then(|name| serde_json::from_str(name.get()).ok());
+        Some(Self { protocol_version, name })
     }
 }
 
@@ -124,5 +164,27 @@ mod tests {
         );
         assert_eq!(what(r#"{"id":7,"result":{}}"#), Some(What::Answer));
         assert_eq!(what("nonsense"), None);
+    }
+
+    #[test]
+    fn a_message_without_a_session_is_known_by_what_it_says_of_itself() {
+        let label = |line: String| Outgoing::parse(line.into()).unwrap().label;
+        let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
+        let labelled = |name: Option<&str>| {
+            Some(Label { protocol_version: "2026-07-28".to_owned(), name: name.map(ToOwned::to_owned) })
+        };
+        for (method, params, expected) in [
+            ("tools/call", r#""name":"a\u00e4","uri":"u","#, Some("aä")),
+            ("resources/read", r#""name":"a","uri":"u","#, Some("u")),
+            ("tasks/get", r#""taskId":"t","#, Some("t")),
+            ("tools/list", r#""name":"a","#, None),
+        ] {
+            let line = format!(r#"{{"id":1,"method":"{method}","params":{{{params}{meta}}}}}"#);
+            assert_eq!(label(line), labelled(expected), "{method}");
+        }
+        assert_eq!(
+            label(r#"{"id":1,"method":"tools/call","params":{"name":"a","_meta":{}}}"#.to_owned()),
+            None
+        );
     }
 }

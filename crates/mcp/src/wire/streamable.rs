@@ -107,7 +107,7 @@ impl Delivery for Streamable {
 
 impl Streamable {
     async fn exchange(&self, message: &Outgoing) -> Result<(), Trouble> {
-        let request = self.door.post(&self.session, message.line.clone());
+        let request = self.door.post(&self.session, message);
         let response = request.send().await.map_err(Trouble::connection)?;
         if !response.status().is_success() {
             let in_session = self.session.is_open() && !message.is_initialize();

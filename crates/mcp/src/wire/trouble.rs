@@ -1,18 +1,23 @@
 //! What can go wrong with one message, told in two ways: as the answer to it, and, where the upstream as a whole is lost, as the wire's
 //! fault.
 
+use std::time::Duration;
+
 use cofer_model::Kind;
 use reqwest::header::WWW_AUTHENTICATE;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::WireFault;
 use super::outgoing::id_text;
 
 /// Of an answer that is none, as much is read.
 const EXCERPT_BYTES_MAX: usize = 64 << 10;
+/// And no longer than this.
+const EXCERPT_TIME_MAX: Duration = Duration::from_secs(2);
 /// And as much is told.
 const EXCERPT_CHARACTERS_MAX: usize = 300;
 const SERVER_ERROR: i64 = -32000;
@@ -179,10 +184,12 @@ fn is_session_lost(status: StatusCode, said: &str) -> bool {
     status == StatusCode::NOT_FOUND || (status == StatusCode::BAD_REQUEST && speaks_of_session())
 }
 
+/// The beginning of a body, or what has come of it in time.
 pub(super) async fn excerpt(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
+    let deadline = Instant::now() + EXCERPT_TIME_MAX;
     while body.len() < EXCERPT_BYTES_MAX
-        && let Ok(Some(piece)) = response.chunk().await
+        && let Ok(Ok(Some(piece))) = tokio::time::timeout_at(deadline, response.chunk()).await
     {
         body.extend_from_slice(&piece);
     }

@@ -237,6 +237,17 @@ async fn a_lost_session_ends_the_wire_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_refusal_whose_body_never_ends_is_a_refusal() {
+    let mut it = greeted().await;
+    let answer = asking(&it.pump, "tools/call");
+    let mut asked = it.upstream.next().await;
+    asked.says("HTTP/1.1 404 Not Found\r\nContent-Length: 99\r\n\r\nno").await;
+    assert!(answer.await.unwrap().unwrap().contains("the upstream answered HTTP 404 Not Found: no"));
+    assert_eq!(it.pump.ended().await, Ended::Stdout);
+    drop(asked);
+}
+
+#[tokio::test]
 async fn a_refused_credential_ends_the_wire_with_what_the_upstream_wants_to_see() {
     let mut it = greeted().await;
     let answer = asking(&it.pump, "tools/call");

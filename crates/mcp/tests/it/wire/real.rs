@@ -127,6 +127,27 @@ async fn servers_of_the_typescript_sdk_are_served() {
 }
 
 #[tokio::test]
+async fn servers_of_the_newer_era_are_served_without_a_handshake() {
+    let Some(tools) = engines::tools() else { return };
+    let _leaks = Leaks::watch_processes().adopt_orphans();
+    let port = free_port();
+    let mut server = python(&tools, "streamable-http", port);
+    listens(port).await;
+    let (pump, fault) = pump(dial("streamable-http", target(port, "mcp")).await.unwrap());
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let found = call(&pump, "server/discover", &format!("{{{meta}}}")).await;
+    assert!(found["supportedVersions"].as_array().unwrap().contains(&"2026-07-28".into()), "{found}");
+    let arguments = format!(r#"{{"name":"echo","arguments":{{"message":"now"}},{meta}}}"#);
+    let answer = call(&pump, "tools/call", &arguments).await;
+    assert_eq!(
+        (&answer["content"][0]["text"], &answer["resultType"]),
+        (&"Echo: now".into(), &"complete".into())
+    );
+    assert_eq!(fault.get(), None);
+    server.kill().await.unwrap();
+}
+
+#[tokio::test]
 async fn servers_of_the_python_sdk_are_served() {
     let Some(tools) = engines::tools() else { return };
     for (transport, path) in [("streamable-http", "mcp"), ("sse", "sse")] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cofer_mcp::CallError;
 use cofer_mcp::wire::streamable;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::upstream::{Upstream, notification};
 use super::{asking, asking_for, client, greeted, greeting, limits, pump, reply_to, target};
@@ -174,4 +175,30 @@ async fn what_the_upstream_asks_is_answered_by_a_post() {
     let answer = it.upstream.next().await;
     assert_eq!(answer.body, json!({"jsonrpc": "2.0", "id": "q-1", "result": {}}));
     answer.accepts().await;
+}
+
+#[tokio::test]
+async fn a_message_of_the_newer_era_needs_no_handshake_and_its_headers_say_what_it_is() {
+    let mut upstream = Upstream::start().await;
+    let (pump, _) = pump(streamable(target(&upstream.url), client(), limits()));
+    let params = r#"{"name":"größe","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+    let call = async |timeout| {
+        let params = RawValue::from_string(params.to_owned()).unwrap();
+        pump.call("tools/call", Some(params), timeout).await
+    };
+    let answering = async {
+        let asked = upstream.next().await;
+        assert_eq!(asked.header("mcp-protocol-version"), "2026-07-28");
+        assert_eq!(asked.header("mcp-method"), "tools/call");
+        assert_eq!(asked.header("mcp-name"), "=?base64?Z3LDtsOfZQ==?=");
+        asked.answers_in_session("of no interest", &json!(1)).await;
+    };
+    let (answer, ()) = tokio::join!(call(super::SECONDS), answering);
+    assert_eq!(super::told(answer.unwrap()), "1");
+    // Who gives up hangs up, and that is all there is to it.
+    assert_eq!(call(A_WHILE).await.unwrap_err(), CallError::Timeout);
+    let asked = upstream.next().await;
+    assert_eq!(asked.header("mcp-session-id"), "");
+    asked.sees_them_leave().await;
+    assert!(upstream.hears_nothing_for(A_WHILE).await);
 }
