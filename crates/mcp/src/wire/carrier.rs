@@ -67,7 +67,8 @@ enum Upstream {
 impl<D: Delivery> Carrier<D> {
     pub(super) fn new(stdin: DuplexStream, delivery: D, anchor: Anchor, limits: &WireLimits) -> Self {
         Self {
-            lines: Lines::new(stdin, limits.message_bytes_max),
+            // What our own side says is its own affair; a limit here would leave a caller without an answer.
+            lines: Lines::new(stdin, usize::MAX),
             delivery: Arc::new(delivery),
             anchor,
             in_flight_max: limits.in_flight_max.max(1),
@@ -94,7 +95,6 @@ impl<D: Delivery> Carrier<D> {
                         self.dispatch(message).await;
                     }
                 }
-                // Our own pump says nothing of that length.
                 Cause::Line(Ok(Some(Line::TooLong { .. }))) => {}
                 Cause::Line(Ok(None) | Err(_)) | Cause::Broken => break,
                 Cause::Delivered(delivered) => {

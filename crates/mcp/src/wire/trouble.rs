@@ -102,16 +102,17 @@ impl Trouble {
         let location = header(reqwest::header::LOCATION).map(ToOwned::to_owned);
         let body = excerpt(response).await;
         let error = serde_json::from_slice::<ErrorBody<'_>>(&body).ok();
-        let about_it = error.as_ref().is_some_and(|error| error.id.map(id_text).as_deref() == request);
-        let own_words = (about_it && request.is_some()).then(|| body.clone());
-        let said = error.map_or_else(|| readable(&body), |error| error.error.message);
+        let names_it = |error: &ErrorBody<'_>| error.id.map(id_text).as_deref() == request;
+        let about_it = request.is_some() && error.as_ref().is_some_and(names_it);
+        let own_words = about_it.then(|| body.clone());
+        let said = readable(error.as_ref().map_or(&body, |error| error.error.message.as_bytes()));
         let said = match location.filter(|_| status.is_redirection()) {
             Some(location) => {
                 format!("it redirects to {location}; if that is its address, register that one")
             }
             None => said,
         };
-        let lost_session = in_session && is_session_lost(status, &said);
+        let lost_session = in_session && is_session_lost(status, &said, about_it);
         let unwelcome = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let executed = if status.is_server_error() { Executed::Maybe } else { Executed::No };
         let kind = if lost_session { Kind::Unavailable } else { Kind::Upstream };
@@ -178,10 +179,12 @@ impl Trouble {
     }
 }
 
-/// 404 is what the protocol says. Many servers made after an early example of the official SDK say 400 and speak of the session.
-fn is_session_lost(status: StatusCode, said: &str) -> bool {
+/// 404 is what the protocol says. Many servers made after an early example of the official SDK say 400 and speak of the session, not of
+/// what they were asked.
+fn is_session_lost(status: StatusCode, said: &str, about_the_request: bool) -> bool {
     let speaks_of_session = || said.to_ascii_lowercase().contains("session");
-    status == StatusCode::NOT_FOUND || (status == StatusCode::BAD_REQUEST && speaks_of_session())
+    status == StatusCode::NOT_FOUND
+        || (status == StatusCode::BAD_REQUEST && !about_the_request && speaks_of_session())
 }
 
 /// The beginning of a body, or what has come of it in time.
@@ -220,9 +223,10 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_recognised_also_where_servers_say_it_in_their_own_way() {
-        assert!(is_session_lost(StatusCode::NOT_FOUND, ""));
-        assert!(is_session_lost(StatusCode::BAD_REQUEST, "Bad Request: No valid session ID provided"));
-        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "invalid arguments"));
+        assert!(is_session_lost(StatusCode::NOT_FOUND, "", false));
+        assert!(is_session_lost(StatusCode::BAD_REQUEST, "Bad Request: No valid session ID provided", false));
+        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "no such browser session", true));
+        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "invalid arguments", false));
     }
 
     #[test]

@@ -236,7 +236,7 @@ impl Host {
             let mut names: Vec<_> =
                 all.iter().map(|container| container.labels["cofer.name"].clone()).collect();
             names.sort();
-            let right = names == expected && all.iter().all(|container| container.runs());
+            let right = names == expected && all.iter().all(Container::runs);
             if right { Ok(()) } else { Err(format!("{all:#?}; log: {}", self.app.log())) }
         })
         .await;

@@ -157,6 +157,18 @@ async fn who_gives_up_is_told_to_the_upstream_and_no_longer_read_for() {
 }
 
 #[tokio::test]
+async fn what_is_said_may_be_longer_than_what_is_taken() {
+    let mut it = greeted().await;
+    let pump = it.pump.clone();
+    let long = RawValue::from_string(json!({"text": "x".repeat(4 << 20)}).to_string()).unwrap();
+    let answer = tokio::spawn(async move { pump.call("tools/call", Some(long), super::SECONDS).await });
+    let asked = it.upstream.next().await;
+    assert_eq!(asked.body["params"]["text"].as_str().map(str::len), Some(4 << 20));
+    asked.answers(&json!(1)).await;
+    assert_eq!(super::told(answer.await.unwrap().unwrap()), "1");
+}
+
+#[tokio::test]
 async fn an_end_takes_the_session_with_it() {
     let mut it = greeted().await;
     drop(it.pump);
