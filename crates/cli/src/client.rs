@@ -32,8 +32,9 @@ const API: [&str; 2] = ["api", "v1"];
 /// Which server to talk to.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// Address of the server [default: the one running on this machine]
-    #[arg(long, global = true, env = "COFER_URL", value_name = "URL")]
+    // Its variable is read by hand: `server add` has a `--url` of its own, which must not be filled from it.
+    /// Address of the server [default: the one running on this machine] [env: COFER_URL]
+    #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
 
     /// Authorities (PEM) to trust, in place of the machine's, for the server at `--url`
@@ -71,25 +72,41 @@ struct EnvelopeError {
 
 impl Target {
     pub fn client(&self) -> Result<Client, Failure> {
-        match self.url.as_deref() {
-            // An empty variable, as scripts like to leave them, says nothing.
-            None | Some("") => self.local(),
-            Some(url) => self.named(url),
+        self.open(builder().timeout(ANSWER_DEADLINE))
+    }
+
+    /// One whose answers may go on for as long as they like.
+    pub fn patient_client(&self) -> Result<Client, Failure> {
+        self.open(builder())
+    }
+
+    fn open(&self, http: reqwest::ClientBuilder) -> Result<Client, Failure> {
+        // An empty one, as scripts like to leave them, says nothing.
+        let given = self.url.clone().filter(|url| !url.is_empty());
+        match given.or_else(|| variable("COFER_URL")) {
+            None => self.local(http),
+            Some(url) => self.named(http, &url),
         }
     }
 
-    fn named(&self, url: &str) -> Result<Client, Failure> {
+    /// For a command whose `--url` is something else: a server elsewhere is named by its variable alone.
+    #[must_use]
+    pub fn without_url(self) -> Self {
+        Self { url: None, ..self }
+    }
+
+    fn named(&self, http: reqwest::ClientBuilder, url: &str) -> Result<Client, Failure> {
         let url = parse_url(url)?;
         let http = match self.ca_cert.as_deref().filter(|file| !file.as_os_str().is_empty()) {
-            Some(file) => trust::only_authorities(builder(), file)?,
-            None => builder(),
+            Some(file) => trust::only_authorities(http, file)?,
+            None => http,
         };
         let http = http.build().map_err(Failure::internal)?;
         let advice = "name whoever signed its certificate by `--ca-cert`, if you trust them";
         Ok(Client { http, url, token: secret("COFER_TOKEN"), advice })
     }
 
-    fn local(&self) -> Result<Client, Failure> {
+    fn local(&self, http: reqwest::ClientBuilder) -> Result<Client, Failure> {
         let nowhere = |message: String| Failure::new(Kind::Unavailable, message);
         let given = self.data_dir.clone().filter(|dir| !dir.as_os_str().is_empty());
         let dir = given.or_else(|| default_data_dir(&variable)).ok_or_else(|| {
@@ -104,8 +121,8 @@ impl Target {
             )));
         };
         let http = match certificate {
-            Some(certificate) => trust::only_certificate(builder(), &certificate)?,
-            None => builder(),
+            Some(certificate) => trust::only_certificate(http, &certificate)?,
+            None => http,
         };
         // A proxy for the wide world has no business between two processes of one machine.
         let http = http.no_proxy().build().map_err(Failure::internal)?;
@@ -128,7 +145,7 @@ fn secret(name: &str) -> Option<SecretString> {
 }
 
 fn builder() -> reqwest::ClientBuilder {
-    reqwest::Client::builder().connect_timeout(CONNECT_DEADLINE).timeout(ANSWER_DEADLINE)
+    reqwest::Client::builder().connect_timeout(CONNECT_DEADLINE).tcp_nodelay(true)
 }
 
 /// The address of a server, with the path that it may be below. Not repeated when it is wrong: there may be a password
@@ -153,6 +170,22 @@ fn parse_url(text: &str) -> Result<String, Failure> {
         return Err(refused("it must end before any `?` or `#`"));
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+impl Client {
+    /// The MCP endpoint of a project, for whoever speaks to it directly.
+    pub fn mcp_endpoint(self, project: &str) -> Result<Endpoint, Failure> {
+        let url = below(&self.url, &["projects", project, "mcp"])?;
+        Ok(Endpoint { http: self.http, url, token: self.token })
+    }
+}
+
+/// Where a project's MCP endpoint is, and what it takes to be let in.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub http: reqwest::Client,
+    pub url: Url,
+    pub token: Option<SecretString>,
 }
 
 /// The address of what has these parts in its path, names as they were typed.
@@ -285,6 +318,16 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// The answer to the letter, however long it takes.
+    pub async fn post_raw(&self, path: &[&str], body: &impl Serialize) -> Result<Box<RawValue>, Failure> {
+        let request = self.request(Method::POST, path)?.json(body).timeout(Duration::MAX);
+        let (status, bytes) = self.exchange(request).await?;
+        if !status.is_success() {
+            return Err(self.failed(&bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|_| self.stranger())
     }
 
     pub async fn post(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {

@@ -13,7 +13,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, doctor, project, provider, secret, serve, server, token, version, volume};
+use commands::{
+    call, calls, completions, declared, doctor, project, provider, secret, serve, server, stdio, token,
+    tools, version, volume,
+};
 use exit::Failure;
 
 /// Runs MCP servers in sandboxes and offers all their tools on one endpoint.
@@ -34,8 +37,14 @@ enum Command {
     Serve(Box<serve::Serve>),
     /// Check that this machine has what Cofer needs
     Doctor(Box<doctor::Doctor>),
-    /// Servers that Cofer runs in sandboxes
+    /// Servers: those that Cofer runs in sandboxes, and those that live elsewhere
     Server(server::Server),
+    Stdio(stdio::Stdio),
+    Tools(tools::Tools),
+    Call(call::Call),
+    Calls(calls::Calls),
+    Import(declared::Import),
+    Apply(declared::Apply),
     /// What servers keep on disk
     Volume(volume::Volume),
     /// Ways to run a sandbox
@@ -81,6 +90,12 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Serve(serve) => serve.run().await?,
             Command::Doctor(doctor) => return doctor.run(format).await,
             Command::Server(server) => server.run(format).await?,
+            Command::Stdio(stdio) => stdio.run().await?,
+            Command::Tools(tools) => tools.run(format).await?,
+            Command::Call(call) => call.run(format).await?,
+            Command::Calls(calls) => calls.run(format).await?,
+            Command::Import(import) => import.run(format).await?,
+            Command::Apply(apply) => apply.run(format).await?,
             Command::Volume(volume) => volume.run(format).await?,
             Command::Provider(provider) => provider.run(format).await?,
             Command::Project(project) => project.run(format).await?,

@@ -11,15 +11,19 @@
 //! Messages are carried, not re-typed: of a message only its id, method and kind are looked at; `params` and `result` stay
 //! the bytes they were. JSON-RPC is known in this room only.
 
+pub mod client;
+mod ear;
 mod handshake;
 mod lines;
-mod message;
+pub mod message;
 mod pump;
+pub mod raw;
 mod router;
 mod spotter;
 mod voice;
 pub mod wire;
 
-pub use handshake::{Handshake, shake_hands};
+pub use ear::{Ear, Question};
+pub use handshake::{Face, Handshake, shake_hands};
 pub use message::{Notification, Reply, RpcError};
 pub use pump::{CallError, Ended, Limits, Pump};

@@ -7,7 +7,11 @@ use serde_json::value::RawValue;
 
 /// A server's own ids are sent back as they came, so they are not taken at any length.
 const ID_BYTES_MAX: usize = 256;
-const INTERNAL_ERROR: i64 = -32603;
+pub const PARSE_ERROR: i64 = -32700;
+pub const INVALID_REQUEST: i64 = -32600;
+pub const METHOD_NOT_FOUND: i64 = -32601;
+pub const INVALID_PARAMS: i64 = -32602;
+pub const INTERNAL_ERROR: i64 = -32603;
 
 /// What a server answered.
 #[derive(Clone, Debug)]
@@ -26,8 +30,12 @@ pub struct RpcError {
 }
 
 impl RpcError {
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
     /// As the server wrote it; and if that is no error as JSON-RPC has it, that.
-    fn read(error: &RawValue) -> Self {
+    pub(crate) fn read(error: &RawValue) -> Self {
         serde_json::from_str(error.get()).unwrap_or_else(|_| Self {
             code: INTERNAL_ERROR,
             message: "the server answered with an error that is none".to_owned(),
@@ -53,6 +61,7 @@ pub(crate) enum Incoming<'a> {
     Request {
         id: &'a RawValue,
         method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
     },
     Notification {
         method: Cow<'a, str>,
@@ -85,8 +94,8 @@ impl<'a> Incoming<'a> {
     pub(crate) fn parse(line: &'a [u8]) -> Self {
         let Ok(envelope) = serde_json::from_slice::<Envelope<'a>>(line) else { return Self::Noise };
         match envelope {
-            Envelope { id: Some(id), method: Some(method), .. } if id.get().len() <= ID_BYTES_MAX => {
-                Self::Request { id, method }
+            Envelope { id: Some(id), method: Some(method), params, .. } if id.get().len() <= ID_BYTES_MAX => {
+                Self::Request { id, method, params }
             }
             Envelope { id: Some(_), method: Some(_), .. } => Self::Noise,
             Envelope { method: Some(method), params, .. } => Self::Notification { method, params },
@@ -107,7 +116,7 @@ impl<'a> Incoming<'a> {
 }
 
 /// A request as one line. JSON has line breaks only between its parts, where a space does as well.
-pub(crate) fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u8> {
+pub fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Request<'a> {
         jsonrpc: &'static str,
@@ -119,7 +128,7 @@ pub(crate) fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u
     line(&Request { jsonrpc: "2.0", id, method, params })
 }
 
-pub(crate) fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
+pub fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Notification<'a> {
         jsonrpc: &'static str,
@@ -137,13 +146,31 @@ pub(crate) fn cancelled(id: u64) -> Vec<u8> {
         .into_bytes()
 }
 
-/// What a server's own question gets: `ping` is answered, all else is not known here.
-pub(crate) fn answer(id: &RawValue, method: &str) -> Vec<u8> {
-    let outcome = match method {
-        "ping" => r#""result":{}"#,
-        _ => r#""error":{"code":-32601,"message":"Method not found"}"#,
+/// An answer, to whichever side asked.
+pub fn response(id: &RawValue, reply: &Reply) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Response<'a> {
+        jsonrpc: &'static str,
+        id: &'a RawValue,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<&'a RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a RpcError>,
+    }
+    let (result, error) = match reply {
+        Reply::Result(result) => (Some(&**result), None),
+        Reply::Error(error) => (None, Some(error)),
     };
-    format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}{}"#, id.get(), '\n').into_bytes()
+    line(&Response { jsonrpc: "2.0", id, result, error })
+}
+
+/// The answer to a `ping`.
+pub(crate) fn pong(id: &RawValue) -> Vec<u8> {
+    format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}{}"#, id.get(), '\n').into_bytes()
+}
+
+pub(crate) fn not_known(id: &RawValue) -> Vec<u8> {
+    response(id, &Reply::Error(RpcError::new(METHOD_NOT_FOUND, "Method not found")))
 }
 
 fn line(message: &impl Serialize) -> Vec<u8> {
@@ -166,7 +193,7 @@ mod tests {
             Incoming::Reply { id, reply: Reply::Error(error) } => {
                 format!("error {id} {} {:?}", error.code, error.data)
             }
-            Incoming::Request { id, method } => format!("request {id} {method}"),
+            Incoming::Request { id, method, .. } => format!("request {id} {method}"),
             Incoming::Notification { method, params } => format!("notification {method} {params:?}"),
             Incoming::Noise => "noise".to_owned(),
         }

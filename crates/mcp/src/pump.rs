@@ -25,6 +25,7 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 
+use crate::ear::Ear;
 use crate::lines::Lines;
 use crate::message::{self, Notification, Reply};
 use crate::router::Router;
@@ -108,7 +109,10 @@ pub(crate) enum Command {
     Call(Call),
     /// Nobody waits for this one any more.
     LetGo(u64),
-    Notify(Vec<u8>),
+    /// A line as it is: a notification, or an answer to the server.
+    Say(Vec<u8>),
+    /// From now on this one hears what the server says by itself.
+    Listen(Arc<dyn Ear>),
     Close,
 }
 
@@ -156,6 +160,7 @@ impl Pump {
             stdin,
             limits,
             commands,
+            inbox.downgrade(),
             notifications.clone(),
             voice.clone(),
         );
@@ -236,7 +241,18 @@ impl Pump {
     /// Tells the server something. Lost if the server does not read.
     pub fn notify(&self, method: &str, params: Option<&RawValue>) {
         // A pump that has ended has nobody to tell.
-        let _ = self.inbox.send(Command::Notify(message::notification(method, params)));
+        let _ = self.inbox.send(Command::Say(message::notification(method, params)));
+    }
+
+    /// Has this ear hear what the server says by itself, before anything that is asked for after this. There is one ear at a time.
+    pub fn listen(&self, ear: Arc<dyn Ear>) {
+        // A pump that has ended says nothing any more.
+        let _ = self.inbox.send(Command::Listen(ear));
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.inbox.is_closed()
     }
 
     /// What the server says from now on without being asked.

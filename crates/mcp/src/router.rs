@@ -1,13 +1,16 @@
 //! The task of a pump: it owns everything that changes, and both ends of the server. See [`crate::pump`].
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 
+use crate::ear::{Answerer, Ear, Question};
 use crate::lines::{Line, Lines};
 use crate::message::{self, Incoming, Notification, Reply};
 use crate::pump::{Call, CallError, Command, Ended, Limits, Waiter};
@@ -19,6 +22,8 @@ const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// Answers to the server's questions that wait to be written. A server that asks and does not read loses answers, nobody
 /// else does. What we say ourselves is bounded by the calls it is about.
 const ANSWERS_WAITING_MAX: usize = 256;
+/// Questions of one server that wait for their answers, which a person may have to give.
+const QUESTIONS_MAX: usize = 256;
 /// How long answers that are already on their way up are waited for when nothing can be sent down any more.
 const LAST_ANSWERS_GRACE: Duration = Duration::from_secs(1);
 
@@ -27,8 +32,13 @@ pub(crate) struct Router<R, W> {
     stdin: W,
     limits: Limits,
     commands: mpsc::UnboundedReceiver<Command>,
+    /// For answers to the server's questions, which may come when everybody else has let go.
+    inbox: mpsc::WeakUnboundedSender<Command>,
     notifications: broadcast::Sender<Arc<Notification>>,
     voice: Arc<Voice>,
+    ear: Option<Arc<dyn Ear>>,
+    /// How much the server may ask at once.
+    questions: Arc<Semaphore>,
     /// Who waits for their turn, first come first served.
     line: VecDeque<Call>,
     /// What else is to be written, before any call.
@@ -55,6 +65,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         stdin: W,
         limits: Limits,
         commands: mpsc::UnboundedReceiver<Command>,
+        inbox: mpsc::WeakUnboundedSender<Command>,
         notifications: broadcast::Sender<Arc<Notification>>,
         voice: Arc<Voice>,
     ) -> Self {
@@ -63,8 +74,11 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             stdin,
             limits,
             commands,
+            inbox,
             notifications,
             voice,
+            ear: None,
+            questions: Arc::new(Semaphore::new(QUESTIONS_MAX)),
             line: VecDeque::new(),
             asides: VecDeque::new(),
             asked_aside: VecDeque::new(),
@@ -90,7 +104,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
                 Cause::Line(Ok(None) | Err(_)) => break Ended::Stdout,
                 Cause::Command(Some(Command::Call(call))) => self.queue(call),
                 Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
-                Cause::Command(Some(Command::Notify(line))) => self.asides.push_back(line),
+                Cause::Command(Some(Command::Say(line))) => self.asides.push_back(line),
+                Cause::Command(Some(Command::Listen(ear))) => self.ear = Some(ear),
                 Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
                 Cause::Written(Ok(bytes)) if bytes > 0 => self.writing.advance(bytes),
                 Cause::Written(_broken) => {
@@ -151,25 +166,46 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         };
         match Incoming::parse(&line) {
             Incoming::Reply { id, reply } => self.answer(Some(id), Ok(reply)),
-            Incoming::Request { id, method } if self.asides.len() < ANSWERS_WAITING_MAX => {
-                self.asides.push_back(message::answer(id, &method));
-            }
-            // It asks, and does not read what it gets.
-            Incoming::Request { .. } => {}
+            Incoming::Request { id, method, params } => self.is_asked(id, method, params),
             Incoming::Notification { method, .. } if line.len() > NOTIFICATION_BYTES_MAX => {
                 let method: String = method.chars().take(64).collect();
                 tracing::debug!(bytes = line.len(), "a notification `{method}` was too long to be published");
             }
             Incoming::Notification { method, params } => {
                 let params = params.map(ToOwned::to_owned);
-                // Nobody may be listening.
-                let _ =
-                    self.notifications.send(Arc::new(Notification { method: method.into_owned(), params }));
+                self.publish(Notification { method: method.into_owned(), params });
             }
             Incoming::Noise => {
                 let mut spotter = IdSpotter::default();
                 spotter.watch(&line);
                 self.answer(spotter.id(), Err(CallError::Unreadable));
+            }
+        }
+    }
+
+    fn publish(&self, notification: Notification) {
+        if self.notifications.receiver_count() > 0 {
+            // The last one may be leaving just now.
+            let _ = self.notifications.send(Arc::new(notification.clone()));
+        }
+        if let Some(ear) = &self.ear {
+            ear.hears(notification);
+        }
+    }
+
+    /// A server that asks and does not read what it gets, or asks too much at once, is not answered.
+    fn is_asked(&mut self, id: &RawValue, method: Cow<'_, str>, params: Option<&RawValue>) {
+        if self.asides.len() >= ANSWERS_WAITING_MAX {
+            return;
+        }
+        match &self.ear {
+            _ if method == "ping" => self.asides.push_back(message::pong(id)),
+            None => self.asides.push_back(message::not_known(id)),
+            Some(ear) => {
+                let Ok(place) = self.questions.clone().try_acquire_owned() else { return };
+                let answerer = Answerer { id: Some(id.to_owned()), inbox: self.inbox.clone(), _place: place };
+                let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
+                ear.is_asked(Question { method, params, answerer });
             }
         }
     }

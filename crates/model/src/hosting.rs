@@ -4,52 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::words;
 use crate::{Cpu, Moment, Size};
-
-/// A closed set of words, each written alike in JSON, in the database, in flags and in messages. A word is a token and not a
-/// literal, because whoever describes the API looks into the attribute and does not see through a literal of a macro.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:tt),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-        pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $word)] $variant),+
-        }
-
-        impl $name {
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = UnknownWord;
-
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
-                let found = Self::ALL.iter().copied().find(|word| word.as_str() == text);
-                found.ok_or_else(|| UnknownWord {
-                    given: text.chars().take(64).collect(),
-                    known: vec![$($word),+],
-                })
-            }
-        }
-    };
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not known here; it is one of {}", known.join(", "))]
-pub struct UnknownWord {
-    given: String,
-    known: Vec<&'static str>,
-}
 
 words! {
     /// One way to run a sandbox.

@@ -42,6 +42,18 @@ id_type! {
     /// The identity of a server, hosted or external.
     ServerId
 }
+id_type! {
+    /// The identity of a product: a set of servers that came, and goes, together.
+    ProductId
+}
+id_type! {
+    /// The identity of an agent's run.
+    RunId
+}
+id_type! {
+    /// The identity of one recorded call of a tool.
+    CallId
+}
 
 /// How a caller points at a thing: by id or by name, whichever is at hand.
 ///

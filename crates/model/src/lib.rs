@@ -7,9 +7,12 @@
 //! - [`name`]: what people call it, with the rules a name must keep
 //! - [`project`], [`token`], [`secret`]: the things themselves
 //! - [`hosting`]: servers that Cofer runs, what was asked for and how it goes; [`quantity`]: how much of something
+//! - [`external`]: servers that live elsewhere, and how each is reached; [`call`]: the record of a tool's call
 //! - [`kind`]: the closed list of ways in which a request can go wrong
 //! - [`template`]: texts that name secrets; [`mask`]: how clear secrets are kept out of logs
 
+pub mod call;
+pub mod external;
 pub mod hosting;
 pub mod id;
 pub mod kind;
@@ -21,12 +24,18 @@ pub mod quantity;
 pub mod secret;
 pub mod template;
 pub mod token;
+pub mod words;
 
+pub use call::{CallFilter, CallStatus, ToolCallRecord};
+pub use external::{
+    Circuit, CircuitState, ExternalConfig, ExternalServer, ExternalStatus, Product, RemoteConfig,
+    SessionMode, StdioConfig, Transport,
+};
 pub use hosting::{
     ContainerStatus, HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Isolation, LastExit,
-    NetworkMode, PortMapping, ProviderName, ResourceLimits, RestartPolicy, UnknownWord, Wanted,
+    NetworkMode, PortMapping, ProviderName, ResourceLimits, RestartPolicy, Wanted,
 };
-pub use id::{ProjectId, Reference, ServerId, TokenId};
+pub use id::{CallId, ProductId, ProjectId, Reference, RunId, ServerId, TokenId};
 pub use kind::Kind;
 pub use mask::Mask;
 pub use moment::Moment;
@@ -35,3 +44,4 @@ pub use project::{Namespacing, Project};
 pub use quantity::{Cpu, Size};
 pub use secret::SecretEntry;
 pub use token::{Scope, Scopes, Token};
+pub use words::UnknownWord;

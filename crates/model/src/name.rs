@@ -12,6 +12,8 @@ pub const PROJECT_NAME_CHARS_MAX: usize = 63;
 pub const SERVER_NAME_CHARS_MAX: usize = 63;
 pub const SECRET_NAME_CHARS_MAX: usize = 128;
 pub const LABEL_CHARS_MAX: usize = 128;
+/// The server that tools of Cofer's own are said to be on.
+pub const NATIVE_SERVER: &str = "native";
 
 /// Why a name was not taken. The text says what would be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +26,8 @@ pub enum BadName {
         "a server name is 1 to {SERVER_NAME_CHARS_MAX} letters, digits, '-', '_' or '.', the first a letter or digit"
     )]
     Server,
+    #[error("`{NATIVE_SERVER}` is where Cofer's own tools are; choose another name")]
+    Reserved,
     #[error("a name must not read as a UUID: it could be mistaken for an id")]
     ReadsAsId,
     #[error("a secret name is 1 to {SECRET_NAME_CHARS_MAX} letters, digits or '_', the first not a digit")]
@@ -102,6 +106,9 @@ fn check_project_name(text: &str) -> Result<(), BadName> {
 }
 
 fn check_server_name(text: &str) -> Result<(), BadName> {
+    if text == NATIVE_SERVER {
+        return Err(BadName::Reserved);
+    }
     check_plain(text, SERVER_NAME_CHARS_MAX, BadName::Server)
 }
 
@@ -152,6 +159,12 @@ mod tests {
             assert_eq!(ProjectName::try_from(bad.to_owned()), Err(BadName::Project), "{bad:?}");
         }
         assert_eq!(ProjectName::try_from(UUID.to_owned()), Err(BadName::ReadsAsId));
+    }
+
+    #[test]
+    fn no_server_is_called_as_our_own() {
+        assert_eq!(ServerName::try_from(NATIVE_SERVER.to_owned()), Err(BadName::Reserved));
+        assert!(ServerName::try_from("Native".to_owned()).is_ok());
     }
 
     #[test]

@@ -33,6 +33,15 @@ pub fn fill(
     if missing.is_empty() { Ok(filled.into()) } else { Err(missing) }
 }
 
+/// The text with this in the place of each secret, to see whether the rest of it can be right.
+pub fn with_each_as(text: &str, stand_in: &str) -> String {
+    let part = |part: &Part<'_>| match part {
+        Part::Text(text) => (*text).to_owned(),
+        Part::Secret(_) => stand_in.to_owned(),
+    };
+    parts(text).iter().map(part).collect()
+}
+
 #[derive(Debug, PartialEq)]
 enum Part<'a> {
     Text(&'a str),

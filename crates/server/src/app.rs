@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use cofer_gateway::Gateway;
 use cofer_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
@@ -15,6 +16,7 @@ use crate::auth::Doorkeeper;
 use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
+use crate::registry::Connections;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
@@ -32,6 +34,8 @@ pub struct Parts {
     pub keyring: Arc<KeyRing>,
     pub doorkeeper: Doorkeeper,
     pub hosting: Arc<Hosting>,
+    pub connections: Arc<dyn Connections>,
+    pub gateway: Arc<Gateway>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
     pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
@@ -42,16 +46,24 @@ pub struct Parts {
     pub(crate) begun: TaskTracker,
 }
 
+/// What was opened before the doors are.
+#[derive(Debug)]
+pub struct Rooms {
+    pub store: Store,
+    pub keyring: Arc<KeyRing>,
+    pub hosting: Arc<Hosting>,
+    pub gateway: Arc<Gateway>,
+}
+
 impl App {
     pub fn new(
         settings: Settings,
-        store: Store,
-        keyring: Arc<KeyRing>,
-        hosting: Arc<Hosting>,
-        stopping: CancellationToken,
+        rooms: Rooms,
+        stop: CancellationToken,
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
+        let Rooms { store, keyring, hosting, gateway } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -61,7 +73,9 @@ impl App {
             keyring,
             doorkeeper,
             hosting,
-            stopping,
+            connections: crate::gateway::connections(&gateway),
+            gateway,
+            stopping: stop,
             exports_traces,
             metrics,
             requests,

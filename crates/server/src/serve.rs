@@ -13,8 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminError};
-use crate::app::App;
+use crate::app::{App, Rooms};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::gateway::{self, FileError, ServersFile};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
@@ -45,6 +46,8 @@ pub enum StartError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Admin(#[from] AdminError),
+    #[error(transparent)]
+    Servers(#[from] FileError),
     #[error("{what} could not be set up")]
     Process {
         what: &'static str,
@@ -62,6 +65,7 @@ impl StartError {
             Self::Key(error) => error.kind(),
             Self::Store(error) => error.kind(),
             Self::Admin(error) => error.kind(),
+            Self::Servers(error) => error.kind(),
             Self::Process { .. } => Kind::Internal,
         }
     }
@@ -102,7 +106,17 @@ pub async fn serve_with(
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
-    let app = App::new(settings, store.clone(), keyring, hosting.clone(), stop.clone(), telemetry, metrics);
+    let file = settings.gateway.servers.as_deref().map(ServersFile::read).transpose()?;
+    let file = Arc::new(file.unwrap_or_default());
+    let natives = file.natives(&settings.gateway.native_tools)?;
+    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, &file, natives);
+    if let Err(error) = file.start(&gateway, hosting.default_project()).await {
+        gateway.stop().await;
+        hosting.shut_down().await;
+        return Err(error.into());
+    }
+    let rooms = Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone() };
+    let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);
     }
@@ -112,6 +126,7 @@ pub async fn serve_with(
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(router(app.clone()), stop).await;
     app.finish().await;
+    gateway.stop().await;
     hosting.shut_down().await;
 
     if let Err(error) = tending.await {

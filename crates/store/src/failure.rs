@@ -171,3 +171,8 @@ pub(crate) fn is_missing_table(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| ["1", "42P01", "3F000"].contains(&&*code))
 }
+
+/// PostgreSQL keeps no NUL in a text, and what servers say may have one.
+pub(crate) fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

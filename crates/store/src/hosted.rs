@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 use crate::codec::Stored;
 use crate::database::{Store, on_each, rows_changed_on_each};
-use crate::failure::StoreError;
+use crate::failure::{StoreError, without_nul};
+use crate::register::{REGISTER, STRIKE, ServerKind};
 
 /// How many events of a server are kept.
 const EVENTS_KEPT: i64 = 1000;
@@ -26,6 +27,8 @@ pub struct HostedServer {
     pub id: ServerId,
     pub project_id: ProjectId,
     pub project: ProjectName,
+    /// Later registrations have higher ones, external servers included.
+    pub position: i64,
     pub name: ServerName,
     pub config: HostedConfig,
     pub wanted: Wanted,
@@ -69,6 +72,7 @@ struct Row {
     id: Stored<Uuid>,
     project_id: Stored<Uuid>,
     project_name: String,
+    position: i64,
     name: String,
     config: Json<HostedConfig>,
     wanted: String,
@@ -92,6 +96,7 @@ impl TryFrom<Row> for HostedServer {
             id: ServerId(row.id.0),
             project_id: ProjectId(row.project_id.0),
             project: row.project_name.try_into().map_err(StoreError::unreadable)?,
+            position: row.position,
             name: row.name.try_into().map_err(StoreError::unreadable)?,
             config: row.config.0,
             wanted: row.wanted.parse().map_err(StoreError::unreadable)?,
@@ -143,13 +148,16 @@ impl Store {
 
     /// Every hosted server, in the order of registration.
     pub async fn hosted_servers(&self) -> Result<Vec<HostedServer>, StoreError> {
-        const SQL: &str = "SELECT workspace.*, project.name AS project_name FROM kb.agent_workspaces AS workspace \
+        const SQL: &str = "SELECT workspace.*, project.name AS project_name, register.position \
+             FROM kb.agent_workspaces AS workspace \
              JOIN kb.projects AS project ON project.id = workspace.project_id \
-             WHERE container_type = 'mcp_server' ORDER BY workspace.id";
+             JOIN kb.server_register AS register ON register.server_id = workspace.id \
+             WHERE container_type = 'mcp_server' ORDER BY register.position";
         let rows: Vec<Row> = on_each!(self, |db| sqlx::query_as(SQL).fetch_all(db))?;
         rows.into_iter().map(HostedServer::try_from).collect()
     }
 
+    /// Registers it behind all others. [`StoreError::Taken`] when a server of its project has the name.
     pub async fn create_hosted_server(
         &self,
         new: &NewHostedServer,
@@ -159,9 +167,15 @@ impl Store {
              (id, project_id, container_type, name, provider, status, config, wanted, created_at, updated_at) \
              VALUES ($1, $2, 'mcp_server', $3, $4, $5, $6, $7, $8, $8)";
         let id = ServerId::generate();
-        rows_changed_on_each!(
-            self,
-            sqlx::query(SQL)
+        on_each!(self, |db| async {
+            let mut transaction = db.begin().await?;
+            let register = sqlx::query(REGISTER)
+                .bind(Stored(id.0))
+                .bind(Stored(new.project_id.0))
+                .bind(new.name.as_str())
+                .bind(ServerKind::Hosted.as_str());
+            register.execute(&mut *transaction).await?;
+            let insert = sqlx::query(SQL)
                 .bind(Stored(id.0))
                 .bind(Stored(new.project_id.0))
                 .bind(new.name.as_str())
@@ -169,8 +183,10 @@ impl Store {
                 .bind(HostedStatus::Creating.as_str())
                 .bind(Json(&new.config))
                 .bind(Wanted::Running.as_str())
-                .bind(Stored(now))
-        )?;
+                .bind(Stored(now));
+            insert.execute(&mut *transaction).await?;
+            transaction.commit().await
+        })?;
         Ok(id)
     }
 
@@ -248,10 +264,17 @@ impl Store {
         })
     }
 
-    /// Forgets it with its history. Says whether it was there.
+    /// Forgets it with its tools and its history. Says whether it was there.
     pub async fn delete_hosted_server(&self, id: ServerId) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM kb.agent_workspaces WHERE id = $1";
-        Ok(rows_changed_on_each!(self, sqlx::query(SQL).bind(Stored(id.0)))? > 0)
+        on_each!(self, |db| async {
+            let mut transaction = db.begin().await?;
+            sqlx::query(STRIKE).bind(Stored(id.0)).execute(&mut *transaction).await?;
+            let deleted = sqlx::query(SQL).bind(Stored(id.0)).execute(&mut *transaction).await?;
+            let deleted = deleted.rows_affected();
+            transaction.commit().await?;
+            Ok::<_, sqlx::Error>(deleted > 0)
+        })
     }
 
     /// Adds to the history, and drops its oldest part where it has grown too long. Events of servers that are gone are dropped.
@@ -298,11 +321,6 @@ impl Store {
             .fetch_all(db))?;
         rows.into_iter().map(RecordedEvent::try_from).collect()
     }
-}
-
-/// PostgreSQL keeps no NUL in a text, and what servers say may have one.
-fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
 }
 
 fn all_without_nul(value: Value) -> Value {

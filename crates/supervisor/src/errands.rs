@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cofer_mcp::{CallError, Notification, Pump, Reply, shake_hands};
+use cofer_mcp::{CallError, Face, Notification, Pump, Reply, shake_hands};
 use cofer_sandbox::{Provider, SandboxError, SandboxId, SandboxState, Sighting};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::broadcast;
@@ -55,7 +55,7 @@ impl Peer {
             Self::Stdio(pump) if adopted => {
                 lives(&pump.call_aside("ping", None, patience).await).then(|| News::Greeted(Facts::default()))
             }
-            Self::Stdio(pump) => match shake_hands(&pump, patience).await {
+            Self::Stdio(pump) => match shake_hands(&pump, &Face::default(), patience).await {
                 Ok(hands) => Some(News::Greeted(Facts {
                     protocol_version: hands.protocol_version,
                     server_info: hands.server_info,

@@ -184,6 +184,15 @@ impl Supervised {
         self.shared.usage.ask(&live).await
     }
 
+    /// The run that takes calls now, to be spoken to without asking here each time. It ends with that run.
+    pub fn line(&self) -> Result<Pump, CallRefused> {
+        let live = {
+            let stage = self.stage.borrow();
+            stage.live.clone().filter(|_| stage.takes_calls)
+        };
+        live.ok_or_else(|| self.not_ready())?.pump.clone().ok_or(CallRefused::NoBridge)
+    }
+
     /// Calls the server. Answers at once when it is not there; a call is never sent twice.
     pub async fn call(
         &self,
@@ -191,13 +200,7 @@ impl Supervised {
         params: Option<Box<RawValue>>,
         timeout: Duration,
     ) -> Result<Reply, CallRefused> {
-        let live = {
-            let stage = self.stage.borrow();
-            stage.live.clone().filter(|_| stage.takes_calls)
-        };
-        let Some(live) = live else { return Err(self.not_ready()) };
-        let Some(pump) = &live.pump else { return Err(CallRefused::NoBridge) };
-        match pump.call(method, params, timeout).await {
+        match self.line()?.call(method, params, timeout).await {
             Ok(reply) => Ok(reply),
             Err(CallError::Gone) => Err(self.not_ready()),
             Err(CallError::Timeout) => {

@@ -5,14 +5,20 @@ use serde_json::{Map, Value};
 use crate::exit::Failure;
 use crate::output::{Format, print_line};
 
+pub mod call;
+pub mod calls;
 pub mod completions;
+pub mod declared;
 pub mod doctor;
+mod external;
 pub mod project;
 pub mod provider;
 pub mod secret;
 pub mod serve;
 pub mod server;
+pub mod stdio;
 pub mod token;
+pub mod tools;
 pub mod version;
 pub mod volume;
 

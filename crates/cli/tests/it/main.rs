@@ -14,6 +14,7 @@ mod keys;
 mod life;
 mod observing;
 mod projects;
+mod registry;
 mod secrets;
 mod settings;
 mod tokens;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cofer_mcp::{CallError, Ended, Limits, Pump, Reply, shake_hands};
+use cofer_mcp::{CallError, Ended, Face, Limits, Pump, Reply, shake_hands};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
 
@@ -186,7 +186,7 @@ async fn the_server_hears_that_hands_were_shaken_before_any_other_call() {
     let shaking = tokio::spawn({
         let pump = pump.clone();
         async move {
-            let handshake = shake_hands(&pump, SECOND).await;
+            let handshake = shake_hands(&pump, &Face::default(), SECOND).await;
             let _ = pump.call("tools/list", None, SECOND).await;
             handshake
         }
@@ -219,7 +219,7 @@ async fn what_is_asked_aside_takes_nobodys_place_and_waits_for_no_turn() {
     let (pump, mut server) = pump(Limits { queue_max: 0, ..Limits::default() });
     let greeting = tokio::spawn({
         let pump = pump.clone();
-        async move { shake_hands(&pump, 10 * SECOND).await.map(|_| ()) }
+        async move { shake_hands(&pump, &Face::default(), 10 * SECOND).await.map(|_| ()) }
     });
     assert_eq!(server.hears().await["method"], "initialize");
     assert!(pump.is_idle(), "a greeting is no call");

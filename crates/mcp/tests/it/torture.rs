@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use cofer_mcp::{CallError, Limits, Pump, Reply, shake_hands};
+use cofer_mcp::{CallError, Face, Limits, Pump, Reply, shake_hands};
 use cofer_testkit::leaks::Leaks;
 use cofer_testkit::misbehaving;
 use serde_json::value::to_raw_value;
@@ -148,13 +148,13 @@ async fn an_answer_that_is_no_text_fails_its_call_and_no_other() {
 #[tokio::test]
 async fn a_server_without_a_handshake_is_a_server_all_the_same() {
     let bed = Bed::start(&["--no-initialize"], Limits::default());
-    let handshake = shake_hands(&bed.pump, LONG).await.unwrap();
+    let handshake = shake_hands(&bed.pump, &Face::default(), LONG).await.unwrap();
     assert_eq!(handshake.protocol_version, None);
     bed.echoes().await;
     bed.end().await;
 
     let strict = Bed::start(&["--strict-handshake"], Limits::default());
-    let handshake = shake_hands(&strict.pump, LONG).await.unwrap();
+    let handshake = shake_hands(&strict.pump, &Face::default(), LONG).await.unwrap();
     assert_eq!(handshake.protocol_version.as_deref(), Some("2025-11-25"));
     strict.echoes().await;
     strict.end().await;

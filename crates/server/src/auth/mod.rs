@@ -14,6 +14,7 @@
 //! looked at, so nobody is locked out by what others do. What is slowed down is guessing a token that an operator chose.
 //! Revoking a token forgets what was verified, so it takes effect at once.
 
+mod address;
 mod throttle;
 mod verified;
 
@@ -34,6 +35,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::app::App;
 use crate::http::ApiError;
 use crate::http::listen::Peer;
+use crate::settings::McpAuth;
 use crate::telemetry::metrics;
 use throttle::Throttle;
 use verified::Verified;
@@ -92,6 +94,16 @@ impl Caller {
         self.token.expires_at
     }
 
+    /// Who this is, for the record.
+    pub fn name(&self) -> String {
+        self.token.name.to_string()
+    }
+
+    /// Whose sessions these are.
+    pub fn id(&self) -> String {
+        self.token.id.to_string()
+    }
+
     pub fn has(&self, scope: Scope) -> bool {
         self.token.scopes.contains(&scope)
     }
@@ -122,6 +134,33 @@ scoped_caller! {
 scoped_caller! {
     /// May change: `admin:write`.
     Writer, Scope::AdminWrite
+}
+
+scoped_caller! {
+    /// May use tools: `tools:call`.
+    ToolUser, Scope::ToolsCall
+}
+
+/// Whoever uses the MCP endpoint: a token, or anybody on this machine where that is allowed. Either way they must address us by a
+/// name of ours: a page in a browser that had its own name led here does not.
+#[derive(Clone, Debug)]
+pub enum McpUser {
+    Token(Caller),
+    Anybody,
+}
+
+impl FromRequestParts<App> for McpUser {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        address::check(&parts.headers, &parts.uri, &app.settings)?;
+        match app.settings.gateway.mcp_auth {
+            McpAuth::None => Ok(Self::Anybody),
+            McpAuth::Token => {
+                ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| Self::Token(caller))
+            }
+        }
+    }
 }
 
 impl FromRequestParts<App> for Caller {

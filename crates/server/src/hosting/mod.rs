@@ -129,6 +129,10 @@ impl Hosting {
         self.office.settings.enabled
     }
 
+    pub(crate) fn default_project(&self) -> ProjectId {
+        self.default_project
+    }
+
     pub(crate) fn settings(&self) -> &HostingSettings {
         &self.office.settings
     }

@@ -38,12 +38,12 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        let bytes = read(request, BodyLimits::from_ref(state)).await?;
+        let bytes = read_body(request, BodyLimits::from_ref(state)).await?;
         parse(&bytes).map(Self)
     }
 }
 
-fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
@@ -55,7 +55,7 @@ fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-async fn read(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
     let body = Limited::new(request.into_body(), limits.bytes_max).collect();
     match tokio::time::timeout(limits.timeout, body).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -82,6 +82,19 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })?;
     json.end().map_err(|error| refuse(".", &error))?;
     Ok(value)
+}
+
+/// A part of a body, called `name`, whose shape is known only when the rest has been read.
+pub(crate) fn part<T: DeserializeOwned>(name: &str, value: serde_json::Value) -> Result<T, ApiError> {
+    if !value.is_object() {
+        return Err(ApiError::invalid(name, format!("`{name}`: expected an object")));
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let message = error.inner().to_string();
+        let inner = field_at(&error.path().to_string(), &message);
+        let field = if inner.is_empty() { name.to_owned() } else { format!("{name}.{inner}") };
+        ApiError::invalid(shown(&field), format!("`{}`: {}", shown(&field), without_values(&message)))
+    })
 }
 
 fn refuse(path: &str, error: &serde_json::Error) -> ApiError {

@@ -10,7 +10,7 @@
 pub mod error;
 pub mod extract;
 pub mod listen;
-mod observe;
+pub(crate) mod observe;
 mod patience;
 mod router;
 

@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -33,7 +34,19 @@ static METHODS: [Method; 9] = [
     Method::CONNECT,
 ];
 
-pub(super) async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+/// Names this request in the log, for handlers that name it elsewhere, too.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trace(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Trace {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
+    }
+}
+
+pub(super) async fn observe(State(app): State<App>, mut request: Request, next: Next) -> Response {
     // Methods that nobody knows and addresses that match nothing share one name each: a stranger must not be able to make
     // up new metrics.
     let method = METHODS.iter().find(|known| *known == request.method()).map_or("other", Method::as_str);
@@ -55,6 +68,7 @@ pub(super) async fn observe(State(app): State<App>, request: Request, next: Next
     span.record("trace_id", &trace_id);
     let request_id = request_id(request.headers()).or_else(|| HeaderValue::from_str(&trace_id).ok());
 
+    request.extensions_mut().insert(Trace(trace_id.clone()));
     let mut count = Count::begin(method, route);
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

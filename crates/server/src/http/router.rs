@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use cofer_model::Kind;
 use tokio::sync::oneshot;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -21,7 +22,8 @@ use super::error::{ApiError, shown};
 use super::observe::observe;
 use crate::app::App;
 use crate::routes::{
-    health, hosted, hosted_calls, hosted_logs, images, master_key, projects, providers, secrets, tokens,
+    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, master_key, mcp, products,
+    projects, providers, secrets, tokens, tool_calls, tools,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -47,10 +49,12 @@ pub fn router(app: App) -> Router {
         .routes(routes!(health::metrics))
         .routes(routes!(health::openapi))
         .routes(routes!(providers::list))
+        .merge(registry())
         .merge(hosting(&app))
         .layer(middleware::from_fn_with_state(app.clone(), see_through))
         // Whoever leaves a call gives it up, so these are not seen through.
         .merge(calls(&app))
+        .merge(tools())
         // Under load these must still answer, so the limit stays inside of them.
         .layer(middleware::from_fn_with_state(app.clone(), limit))
         .routes(routes!(health::healthz))
@@ -64,6 +68,31 @@ pub fn router(app: App) -> Router {
         .layer(CatchPanicLayer::custom(|_| panicked()))
         .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
+}
+
+/// What agents use: tools by REST, and everything by MCP, which describes itself.
+fn tools() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::call))
+        .route("/mcp", post(mcp::post_default).get(mcp::get_default).delete(mcp::delete_default))
+        .route(
+            "/projects/{project}/mcp",
+            post(mcp::post_project).get(mcp::get_project).delete(mcp::delete_project),
+        )
+}
+
+/// Servers that live elsewhere, what they offer, and what was called.
+fn registry() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(external::list, external::register))
+        .routes(routes!(external::show, external::change, external::remove))
+        .routes(routes!(external_tools::list))
+        .routes(routes!(external_tools::change))
+        .routes(routes!(external_tools::refresh))
+        .routes(routes!(products::list, products::install))
+        .routes(routes!(products::remove))
+        .routes(routes!(tool_calls::list))
 }
 
 /// Hosted servers, at both of their addresses.

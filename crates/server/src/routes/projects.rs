@@ -130,6 +130,7 @@ pub async fn remove(
         return Err(gone(&reference));
     }
     app.hosting.rows_may_have_changed();
+    app.connections.project_gone(project.id);
     tracing::info!(project.id = %project.id, "project {} deleted", project.name);
     Ok(StatusCode::NO_CONTENT)
 }

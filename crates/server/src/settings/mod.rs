@@ -7,6 +7,7 @@
 //! Three values come by environment only, because a command line is visible to everybody on the machine: see
 //! [`Confidential`].
 
+mod gateway;
 mod hosting;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
 use secrecy::SecretString;
 use serde::Deserialize;
 
+pub use gateway::{GatewaySettings, McpAuth};
 pub use hosting::{CrashLoopSettings, HostingSettings};
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
@@ -119,6 +121,43 @@ pub struct Layer {
     /// How long requests in flight may take to finish at the end [default: 30000]
     #[arg(long, env = "COFER_DRAIN_MS", value_name = "MS")]
     pub drain_ms: Option<u64>,
+
+    /// Who may use the MCP endpoint: `token`, or `none` on loopback [default: token]
+    #[arg(long, env = "COFER_MCP_AUTH", value_name = "WHO")]
+    pub mcp_auth: Option<McpAuth>,
+
+    /// A name under which clients may address the MCP endpoint, beside this machine's own; may be repeated
+    #[arg(long, env = "COFER_ALLOWED_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    #[serde(default)]
+    pub allowed_hosts: Vec<String>,
+
+    /// File of servers to start with this one, as desktop clients have it: `{"mcpServers": {…}}`
+    #[arg(long, env = "COFER_SERVERS", value_name = "FILE", value_parser = any_path())]
+    pub servers: Option<PathBuf>,
+
+    /// Tools that Cofer answers itself.
+    #[arg(skip)]
+    pub native_tools: Option<Vec<serde_json::Value>>,
+
+    /// How long connecting to a server may take [default: 30000]
+    #[arg(long, env = "COFER_CONNECT_TIMEOUT_MS", value_name = "MS")]
+    pub connect_timeout_ms: Option<u64>,
+
+    /// How long a tool may take to answer [default: 60000]
+    #[arg(long, env = "COFER_CALL_TIMEOUT_MS", value_name = "MS")]
+    pub call_timeout_ms: Option<u64>,
+
+    /// How long a server that could not be reached three times is left alone [default: 60000]
+    #[arg(long, env = "COFER_COOL_DOWN_MS", value_name = "MS")]
+    pub cool_down_ms: Option<u64>,
+
+    /// After how long without use a connection to a server is closed [default: 600000]
+    #[arg(long, env = "COFER_CONNECTION_IDLE_MS", value_name = "MS")]
+    pub connection_idle_ms: Option<u64>,
+
+    /// After how long without use an MCP client's session ends [default: 1800000]
+    #[arg(long, env = "COFER_SESSION_IDLE_MS", value_name = "MS")]
+    pub session_idle_ms: Option<u64>,
 
     /// Host MCP servers; `false` answers 503 on those routes [default: true]
     #[arg(long, env = "ENABLE_AGENT_WORKSPACES", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
@@ -241,6 +280,7 @@ pub struct Settings {
     pub requests_max: usize,
     pub drain: Duration,
     pub hosting: HostingSettings,
+    pub gateway: GatewaySettings,
     pub confidential: Confidential,
 }
 
@@ -299,6 +339,10 @@ pub enum SettingsError {
         #[source]
         source: UnknownWord,
     },
+    #[error(
+        "`mcp_auth = none` serves the MCP endpoint to anybody, so it is for loopback only; listen on 127.0.0.1, or use tokens"
+    )]
+    OpenToStrangers,
     #[error("`tls_cert` and `tls_key` go together; one of them is missing")]
     HalfTls,
     #[error(
@@ -329,6 +373,9 @@ impl Settings {
             path(flags.config.clone(), None).as_deref().map(read_file).transpose()?.unwrap_or_default();
         let mut confidential = Confidential::read(&variable)?;
         let hosting = HostingSettings::decide(&flags, &file)?;
+        let listen =
+            text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
+        let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
             None => {
@@ -350,7 +397,7 @@ impl Settings {
         let wait = flags.wait_for_database.or(file.wait_for_database).unwrap_or_default();
         let ms = |ms: Option<u64>, default| ms.map_or(default, Duration::from_millis);
         let settings = Self {
-            listen: text(flags.listen, file.listen).unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
+            listen,
             data_dir,
             database,
             database_at_start: if wait { DatabaseAtStart::WaitFor } else { DatabaseAtStart::MustAnswer },
@@ -372,6 +419,7 @@ impl Settings {
             requests_max: flags.requests_max.or(file.requests_max).unwrap_or(DEFAULT_REQUESTS_MAX),
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
             hosting,
+            gateway,
             confidential,
         };
         settings.check_limits()?;

@@ -21,7 +21,7 @@ on_both!(
     uses_are_written_down,
 );
 
-fn config() -> HostedConfig {
+pub(crate) fn config() -> HostedConfig {
     HostedConfig {
         image: "emergent/mcp-langfuse:latest".to_owned(),
         cmd: Some(vec!["node".to_owned(), "server.js".to_owned()]),
@@ -51,7 +51,7 @@ async fn register(bed: &Bed, project: &str, name: &str) -> ServerId {
     bed.store.create_hosted_server(&new, Moment::now()).await.unwrap()
 }
 
-fn server_name(text: &str) -> cofer_model::ServerName {
+pub(crate) fn server_name(text: &str) -> cofer_model::ServerName {
     text.to_owned().try_into().unwrap()
 }
 

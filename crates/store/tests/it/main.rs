@@ -4,9 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod calls;
 mod hosted;
 mod opening;
 mod projects;
+mod registry;
 mod schema;
 mod secrets;
 mod tokens;

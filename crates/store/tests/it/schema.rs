@@ -47,7 +47,7 @@ async fn behind(bed: &Bed) -> Behind {
 /// `table.column` of everything in `kb`.
 async fn columns(bed: &Bed) -> BTreeSet<String> {
     const SQLITE: &str = "SELECT t.name || '.' || c.name FROM kb.sqlite_schema t, pragma_table_info(t.name, 'kb') c \
-         WHERE t.type = 'table'";
+         WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'";
     const POSTGRES: &str =
         "SELECT table_name || '.' || column_name FROM information_schema.columns WHERE table_schema = 'kb'";
     let columns: Vec<String> = match behind(bed).await {

@@ -1,4 +1,7 @@
-//! `cofer server add`: from an image, or from a package that an image is made for.
+//! `cofer server add`: from an image, from a package that an image is made for, or a server that lives elsewhere.
+//!
+//! `--image`, `--npx` and `--uvx` are run by Cofer in a sandbox. A command alone, or `--url`, is registered as an external
+//! server: see [`super::external`].
 
 use std::collections::BTreeMap;
 
@@ -8,31 +11,49 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::object;
-use super::{Hosted, SERVERS, show};
+use super::{Hosted, SERVERS, external, show};
 use crate::client::Patience;
 use crate::exit::Failure;
 use crate::output::with_progress;
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").required(true).args(["image", "npx", "uvx"]))]
+#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["image", "npx", "uvx", "url", "command"]))]
 pub struct Add {
     /// What it is called, and found by
-    name: String,
+    pub(super) name: String,
     /// Image to run; pulled if the engine does not have it
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["npx", "uvx", "url"])]
     image: Option<String>,
     /// npm package to make an image for, such as `@modelcontextprotocol/server-everything`
-    #[arg(long, value_name = "PACKAGE")]
+    #[arg(long, value_name = "PACKAGE", conflicts_with_all = ["uvx", "url"])]
     npx: Option<String>,
     /// PyPI package to make an image for, such as `mcp-server-time`
-    #[arg(long, value_name = "PACKAGE")]
+    #[arg(long, value_name = "PACKAGE", conflicts_with = "url")]
     uvx: Option<String>,
+    /// Address of a server that lives elsewhere (Cofer's own is named by COFER_URL here)
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    pub(super) url: Option<String>,
+    /// How it speaks: sse or http [default: http, or sse where the address ends so]
+    #[arg(long)]
+    pub(super) transport: Option<String>,
+    /// Header to send to it, as `Name: value`; ${SECRET} in it is one of the project's
+    #[arg(long = "header", value_name = "HEADER")]
+    pub(super) headers: Vec<String>,
+    /// Directory to run the command in
+    #[arg(long, value_name = "PATH")]
+    pub(super) cwd: Option<String>,
+    /// Whether clients share a session with it: auto, shared or per_client [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub(super) session: Option<String>,
+    /// What it is for, in words
+    #[arg(long)]
+    pub(super) description: Option<String>,
     /// Image that the package's image is made from [default: the server's setting]
     #[arg(long, value_name = "IMAGE", conflicts_with = "image")]
     base: Option<String>,
     /// Environment variable; NAME alone takes its value from here, ${SECRET} in a value from the project's secrets
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
-    environment: Vec<String>,
+    pub(super) environment: Vec<String>,
     /// Path that gets a volume which outlives the container
     #[arg(short, long = "volume", value_name = "PATH")]
     volumes: Vec<String>,
@@ -81,13 +102,17 @@ pub struct Add {
     /// How often it is asked whether it lives [default: 30000]
     #[arg(long, value_name = "MS")]
     health_interval_ms: Option<u64>,
-    /// Command and arguments, instead of the image's
+    /// Command and arguments: instead of the image's, or run on this machine as a server of its own
     #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<String>,
+    pub(super) command: Vec<String>,
 }
 
 impl Add {
     pub(super) async fn run(mut self, hosted: &Hosted) -> Result<(), Failure> {
+        self.check_form()?;
+        if !self.is_hosted() {
+            return external::add(self, hosted).await;
+        }
         let environment = environment(&self.environment)?;
         let ports = self.ports.iter().map(|port| parse_port(port)).collect::<Result<Vec<_>, _>>()?;
         if self.image.is_none() {
@@ -99,6 +124,65 @@ impl Add {
         let progress = async || hosted.progress(&name).await;
         let made = with_progress(&format!("starting {name}"), work, progress).await?;
         hosted.format.print(&made, || show::outcome_of(&made))
+    }
+
+    fn is_hosted(&self) -> bool {
+        self.image.is_some() || self.npx.is_some() || self.uvx.is_some()
+    }
+
+    /// Options of one kind of server mean nothing to the other.
+    fn check_form(&self) -> Result<(), Failure> {
+        let hosted = [
+            ("--base", self.base.is_some()),
+            ("--volume", !self.volumes.is_empty()),
+            ("--cpu", self.cpu.is_some()),
+            ("--memory", self.memory.is_some()),
+            ("--disk", self.disk.is_some()),
+            ("--pids", self.pids.is_some()),
+            ("--port", !self.ports.is_empty()),
+            ("--http-path", self.http_path.is_some()),
+            ("--stdio-bridge", self.stdio_bridge.is_some()),
+            ("--restart", self.restart.is_some()),
+            ("--provider", self.provider.is_some()),
+            ("--network", self.network.is_some()),
+            ("--user", self.user.is_some()),
+            ("--workdir", self.workdir.is_some()),
+            ("--call-timeout-ms", self.call_timeout_ms.is_some()),
+            ("--max-in-flight", self.max_in_flight.is_some()),
+            ("--health-interval-ms", self.health_interval_ms.is_some()),
+        ];
+        let external = [
+            ("--url", self.url.is_some()),
+            ("--transport", self.transport.is_some()),
+            ("--header", !self.headers.is_empty()),
+            ("--cwd", self.cwd.is_some()),
+            ("--session", self.session.is_some()),
+            ("--description", self.description.is_some()),
+        ];
+        let with_url = [
+            ("--env", !self.environment.is_empty()),
+            ("--cwd", self.cwd.is_some()),
+            ("-- COMMAND", !self.command.is_empty()),
+        ];
+        let with_command =
+            [("--header", !self.headers.is_empty()), ("--transport", self.transport.is_some())];
+        let (unfit, why): (Vec<_>, _) = match (self.is_hosted(), self.url.is_some()) {
+            (true, _) => (
+                external.to_vec(),
+                "is for servers that live elsewhere; leave out `--image`, `--npx` and `--uvx`, or this",
+            ),
+            (false, true) => {
+                ([&hosted[..], &with_url].concat(), "means nothing to a server at `--url`; leave it out")
+            }
+            (false, false) => (
+                [&hosted[..], &with_command].concat(),
+                "means nothing to a command that Cofer runs without a sandbox; leave it out, or host it with `--image`",
+            ),
+        };
+        match unfit.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(Failure::new(Kind::Invalid, format!("`{flag}` {why}"))),
+            None => Ok(()),
+        }
     }
 
     /// The image for the package, made now or found.
@@ -147,7 +231,7 @@ impl Add {
 }
 
 /// `NAME=VALUE`, or `NAME` for the value it has here.
-fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+pub(super) fn environment(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
     let variable = |text: &String| match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => std::env::var(text).map(|value| (text.clone(), value)).map_err(|_| {

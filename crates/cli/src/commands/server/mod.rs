@@ -1,6 +1,10 @@
-//! `cofer server`: servers that Cofer runs, from the first image to the last log line.
+//! `cofer server`: servers that Cofer runs, from the first image to the last log line, and those that live elsewhere.
+//!
+//! A name is used once in a project, whichever kind of server has it. So each command asks the hosted servers first, and the
+//! external ones where there is none of the name.
 
 mod add;
+mod external;
 mod show;
 
 use clap::{Args, Subcommand};
@@ -31,9 +35,9 @@ pub struct Server {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Register a server and start it
+    /// Register a server: hosted ones are started, others connected to at their first use
     Add(Box<add::Add>),
-    /// List servers: state, why, since when, restarts, memory
+    /// List servers, hosted and external: state, why, since when, restarts, memory
     #[command(alias = "list")]
     Ls,
     /// Show everything about a server
@@ -72,20 +76,26 @@ enum Action {
         #[arg(long, value_name = "MS")]
         timeout_ms: Option<u64>,
     },
-    /// Restart servers in new containers, and forget their crashes
+    /// Restart servers in new containers, and forget their crashes; connect anew to external ones
     Restart {
         /// Names or ids
         #[arg(required = true)]
         servers: Vec<String>,
     },
-    /// Stop servers until they are started again
+    /// Stop servers until they are started again; external ones are switched off
     Stop {
         /// Names or ids
         #[arg(required = true)]
         servers: Vec<String>,
     },
-    /// Start servers that were stopped
+    /// Start servers that were stopped; external ones are switched on
     Start {
+        /// Names or ids
+        #[arg(required = true)]
+        servers: Vec<String>,
+    },
+    /// Connect to servers now and list their tools anew
+    Refresh {
         /// Names or ids
         #[arg(required = true)]
         servers: Vec<String>,
@@ -103,36 +113,56 @@ enum Action {
 
 impl Server {
     pub async fn run(self, format: Format) -> Result<(), Failure> {
-        let client = self.target.client()?;
+        let target = match &self.action {
+            Action::Add(_) => self.target.without_url(),
+            _ => self.target,
+        };
+        let client = target.client()?;
         let hosted = Hosted { client, project: self.project, format };
         match self.action {
             Action::Add(add) => add.run(&hosted).await,
             Action::Ls => {
-                let servers = hosted.client.get_with(&SERVERS, &hosted.query(&[])).await?;
+                let servers = external::all(&hosted).await?;
                 format.print(&servers, || show::table_of(&servers))
             }
             Action::Show { server } => {
-                let found = hosted.status(&server).await?;
+                let found = match hosted.status(&server).await {
+                    Err(failure) => external::instead(&hosted, &server, failure).await?,
+                    found => found?,
+                };
                 format.print(&found, || show::all_of(&found))
             }
-            Action::Logs { server, follow, tail } => hosted.logs(&server, follow, tail).await,
+            Action::Logs { server, follow, tail } => {
+                let shown = hosted.logs(&server, follow, tail).await;
+                external::explained(&hosted, &server, shown).await
+            }
             Action::Events { server, limit } => {
                 let limit = limit.to_string();
                 let query = hosted.query(&[("limit", &limit)]);
-                let events = hosted.client.get_with(&place(&[&server, "events"]), &query).await?;
+                let events = hosted.client.get_with(&place(&[&server, "events"]), &query).await;
+                let events = external::explained(&hosted, &server, events).await?;
                 format.print(&events, || table(&events, &EVENTS))
             }
             Action::Call { server, method, params, timeout_ms } => {
-                hosted.call(&server, &method, params.as_deref(), timeout_ms).await
+                let called = hosted.call(&server, &method, params.as_deref(), timeout_ms).await;
+                external::explained(&hosted, &server, called).await
             }
             Action::Restart { servers } => hosted.each(&servers, "restart", "restarting").await,
             Action::Stop { servers } => hosted.each(&servers, "stop", "stopping").await,
             Action::Start { servers } => hosted.each(&servers, "start", "starting").await,
+            Action::Refresh { servers } => external::refresh(&hosted, &servers).await,
             Action::Rm { servers, volumes } => {
                 let query = hosted.query(&[("delete_volumes", if volumes { "true" } else { "false" })]);
                 let remove = async |server: &str| {
                     let place = place(&[server]);
-                    hosted.client.change_with(Method::DELETE, &place, &query, None, Patience::Usual).await
+                    let removed = hosted
+                        .client
+                        .change_with(Method::DELETE, &place, &query, None, Patience::Usual)
+                        .await;
+                    match removed {
+                        Err(failure) => external::remove_instead(&hosted, server, failure).await,
+                        removed => removed,
+                    }
                 };
                 remove_each(&servers, remove, format, |server| format!("server {server} removed")).await
             }
@@ -140,7 +170,7 @@ impl Server {
     }
 }
 
-/// The way to hosted servers of one project.
+/// The way to the servers of one project, hosted ones first.
 struct Hosted {
     client: Client,
     project: Option<String>,
@@ -175,8 +205,11 @@ impl Hosted {
             let (place, query) = (place(&[server, verb]), self.query(&[]));
             let work = self.client.change_with(Method::POST, &place, &query, None, Patience::Endless);
             let status =
-                with_progress(&format!("{doing} {server}"), work, async || self.progress(server).await)
-                    .await?;
+                with_progress(&format!("{doing} {server}"), work, async || self.progress(server).await).await;
+            let status = match status {
+                Err(failure) => external::change_instead(self, server, verb, failure).await?,
+                status => status?,
+            };
             if self.format == Format::Text {
                 print_line(&show::outcome_of(&status))?;
             }

@@ -11,11 +11,12 @@ const COLUMNS: [(&str, &str); 8] = [
     ("UP", "uptime"),
     ("RESTARTS", "restart_count"),
     ("MEMORY", "memory"),
-    ("IMAGE", "image"),
+    ("FROM", "from"),
     ("WHY", "why"),
 ];
 const PROJECT: (&str, &str) = ("PROJECT", "project");
 const WHY_CHARS_MAX: usize = 80;
+const FROM_CHARS_MAX: usize = 60;
 
 /// What a person wants to know of each: state, why, since when, restarts, memory.
 pub(super) fn table_of(servers: &Value) -> String {
@@ -27,7 +28,7 @@ pub(super) fn table_of(servers: &Value) -> String {
             "uptime": server["uptime"],
             "restart_count": server["restart_count"],
             "memory": memory(&server["usage"]),
-            "image": server["image"],
+            "from": from(server),
             "why": why(server).map(|why| why.chars().take(WHY_CHARS_MAX).collect::<String>()),
         })
     };
@@ -38,11 +39,26 @@ pub(super) fn table_of(servers: &Value) -> String {
     table(&Value::Array(rows), &columns)
 }
 
+/// Its image, its command or its address.
+fn from(server: &Value) -> Value {
+    let config = &server["config"];
+    match (config["command"].as_str(), config["url"].as_str()) {
+        (Some(command), _) => {
+            let args = config["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let words: Vec<_> = std::iter::once(command).chain(args).collect();
+            json!(words.join(" ").chars().take(FROM_CHARS_MAX).collect::<String>())
+        }
+        (None, Some(url)) => json!(url.chars().take(FROM_CHARS_MAX).collect::<String>()),
+        (None, None) => server["image"].clone(),
+    }
+}
+
 /// One line on how a change came out.
 pub(super) fn outcome_of(server: &Value) -> String {
     let text = |field: &str| server[field].as_str().unwrap_or_default();
     let why = why(server).map(|why| format!(": {why}")).unwrap_or_default();
-    let provider = server["provider"].as_str().map(|provider| format!(" ({provider})")).unwrap_or_default();
+    let by = server["provider"].as_str().or_else(|| server["transport"].as_str());
+    let provider = by.map(|by| format!(" ({by})")).unwrap_or_default();
     let endpoints = endpoints(server).map(|urls| format!(" at {urls}")).unwrap_or_default();
     format!("server {} is {}{provider}{endpoints}{why}", text("name"), text("status"))
 }
@@ -84,7 +100,10 @@ fn memory(usage: &Value) -> Option<String> {
 }
 
 fn why(server: &Value) -> Option<String> {
-    let reason = server["reason"].as_str().or_else(|| server["progress"].as_str());
+    if server["enabled"] == false {
+        return Some("switched off".to_owned());
+    }
+    let reason = ["reason", "progress", "last_error"].iter().find_map(|field| server[*field].as_str());
     reason.map(harmless)
 }
 
@@ -107,10 +126,27 @@ mod tests {
              "reason": "exited with code 1\u{1b}[2J", "usage": null},
         ]);
         insta::assert_snapshot!(table_of(&servers), @r"
-        NAME  STATUS      UP        RESTARTS  MEMORY        IMAGE     WHY
+        NAME  STATUS      UP        RESTARTS  MEMORY        FROM      WHY
         time  ready       2h15m30s  0         45.1M/512.0M  mcp/time  -
         git   restarting  -         3         -             mcp/git   exited with code 1 [2J
         ");
+    }
+
+    #[test]
+    fn external_servers_stand_in_the_same_list() {
+        let servers = json!([
+            {"name": "time", "status": "idle", "transport": "stdio", "config": {"command": "uvx", "args": ["mcp-server-time"]}, "enabled": true},
+            {"name": "crm", "status": "unavailable", "transport": "http", "config": {"url": "https://crm.example.com/mcp"},
+             "last_error": "connection refused", "enabled": true},
+            {"name": "old", "status": "idle", "transport": "sse", "config": {"url": "https://old.example.com"}, "enabled": false},
+        ]);
+        insta::assert_snapshot!(table_of(&servers), @r"
+        NAME  STATUS       UP  RESTARTS  MEMORY  FROM                         WHY
+        time  idle         -   -         -       uvx mcp-server-time          -
+        crm   unavailable  -   -         -       https://crm.example.com/mcp  connection refused
+        old   idle         -   -         -       https://old.example.com      switched off
+        ");
+        assert_eq!(outcome_of(&servers[0]), "server time is idle (stdio)");
     }
 
     #[test]

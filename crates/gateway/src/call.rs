@@ -1,0 +1,262 @@
+//! One call: to whom, over which conversation, and what is kept of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofer_mcp::message::Reply;
+use cofer_mcp::{CallError, raw};
+use cofer_model::mask::Mask;
+use cofer_model::{CallId, CallStatus, Kind, Moment, RunId, ToolCallRecord};
+use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
+
+use crate::catalogue::Answerer;
+use crate::desk::next_number;
+use crate::native::text_result;
+use crate::outbox::Outbox;
+use crate::project::Project;
+use crate::record::{Recorder, Taken};
+use crate::session::Session;
+use crate::slot::Unreached;
+use crate::upstream::Upstream;
+
+/// Who calls, for the record.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    pub name: String,
+    pub trace_id: String,
+    pub run: Option<RunId>,
+    pub step: Option<i64>,
+}
+
+/// A client that hears what is said while its call is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client<'a> {
+    pub session: &'a Arc<Session>,
+    pub stream: &'a Arc<Outbox>,
+}
+
+/// Why a call has no answer of the server's.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct CallFailed {
+    pub kind: Kind,
+    pub message: String,
+    pub may_have_executed: bool,
+    pub retry_after: Option<Duration>,
+}
+
+impl CallFailed {
+    fn unreached(server: &str, unreached: Unreached) -> Self {
+        Self {
+            kind: unreached.kind,
+            message: format!("server `{server}` cannot be reached: {}", unreached.reason),
+            may_have_executed: false,
+            retry_after: unreached.retry_after,
+        }
+    }
+
+    fn late(server: &str, timeout: Duration) -> Self {
+        Self {
+            kind: Kind::Timeout,
+            message: format!("server `{server}` did not answer within {} ms", timeout.as_millis()),
+            may_have_executed: true,
+            retry_after: None,
+        }
+    }
+
+    fn unanswered(server: &str, error: CallError, timeout: Duration) -> Self {
+        if error == CallError::Timeout {
+            return Self::late(server, timeout);
+        }
+        Self {
+            kind: error.kind(),
+            message: format!("server `{server}`: {error}"),
+            may_have_executed: !matches!(error, CallError::Gone | CallError::QueueFull),
+            retry_after: None,
+        }
+    }
+}
+
+impl Project {
+    /// Calls a tool by the name it has here. `params` is what `tools/call` takes: `name`, `arguments`, `_meta` and whatever else.
+    pub async fn call_tool(
+        &self,
+        name: &str,
+        params: Box<RawValue>,
+        timeout: Option<Duration>,
+        caller: &Caller,
+    ) -> Result<Reply, CallFailed> {
+        self.call_tool_for(name, params, timeout, caller, None).await
+    }
+
+    pub(crate) async fn call_tool_for(
+        &self,
+        name: &str,
+        params: Box<RawValue>,
+        timeout: Option<Duration>,
+        caller: &Caller,
+        client: Option<Client<'_>>,
+    ) -> Result<Reply, CallFailed> {
+        let mut recording = Recording::begin(self, name, &params, caller);
+        let outcome = self.routed(name, params, timeout, client, &mut recording).await;
+        recording.finish(&outcome).await;
+        outcome
+    }
+
+    async fn routed(
+        &self,
+        name: &str,
+        params: Box<RawValue>,
+        timeout: Option<Duration>,
+        client: Option<Client<'_>>,
+        recording: &mut Recording<'_>,
+    ) -> Result<Reply, CallFailed> {
+        let known = self.catalogue().route(name).cloned();
+        let route = match known {
+            Some(route) => Some(route),
+            None => self.route(name).await,
+        };
+        let Some(route) = route else {
+            return Ok(Reply::Result(text_result(&format!("Unknown tool: {name}"), true)));
+        };
+        recording.server = route.answerer.server_name().to_owned();
+        let upstream = match &route.answerer {
+            Answerer::Server(upstream) => upstream,
+            Answerer::Native(native) => {
+                return Ok(Reply::Result(native.handler.call(raw::at(&params, &["arguments"])).await));
+            }
+        };
+        let params = if *route.name == *name {
+            params
+        } else {
+            raw::with(&params, &["name"], &raw::quoted(&route.name)).unwrap_or(params)
+        };
+        self.send(upstream, "tools/call", Some(params), timeout, client, Some(&mut recording.mask)).await
+    }
+
+    /// Sends a request to a server, with the progress of it going back to the client.
+    pub(crate) async fn send(
+        &self,
+        upstream: &Upstream,
+        method: &str,
+        params: Option<Box<RawValue>>,
+        timeout: Option<Duration>,
+        client: Option<Client<'_>>,
+        mask: Option<&mut Arc<Mask>>,
+    ) -> Result<Reply, CallFailed> {
+        let (server, timeout) = (upstream.name(), timeout.unwrap_or(self.house.call_timeout));
+        let deadline = Instant::now() + timeout;
+        let connection = upstream.connection(client.map(|client| client.session));
+        let connection = timeout_at(deadline, connection)
+            .await
+            .map_err(|_| CallFailed { may_have_executed: false, ..CallFailed::late(server, timeout) })?
+            .map_err(|unreached| CallFailed::unreached(server, unreached))?;
+        if let Some(mask) = mask {
+            *mask = connection.dialled.mask.clone();
+        }
+        let number = next_number();
+        let (params, token) = with_own_token(params, number, client.is_some());
+        let _entered = client
+            .map(|client| connection.desk.enter(number, client.session, client.stream, token.as_deref()));
+        let left = deadline.saturating_duration_since(Instant::now());
+        let reply = connection.dialled.pump.call(method, params, left).await;
+        reply.map_err(|error| CallFailed::unanswered(server, error, timeout))
+    }
+}
+
+/// The parameters with a progress token of ours, and the client's own. Without a client nobody would hear of any progress.
+fn with_own_token(
+    params: Option<Box<RawValue>>,
+    number: u64,
+    has_client: bool,
+) -> (Option<Box<RawValue>>, Option<Box<RawValue>>) {
+    const PATH: [&str; 2] = ["_meta", "progressToken"];
+    let Some(params) = params else { return (None, None) };
+    if !has_client || !params.get().contains("progressToken") {
+        return (Some(params), None);
+    }
+    let Some(token) = raw::at(&params, &PATH).map(ToOwned::to_owned) else { return (Some(params), None) };
+    match raw::with(&params, &PATH, &number.to_string()) {
+        Some(own) => (Some(own), Some(token)),
+        None => (Some(params), None),
+    }
+}
+
+/// A call on its way into the record; also when its caller leaves.
+struct Recording<'a> {
+    recorder: &'a Recorder,
+    project: &'a Project,
+    tool: &'a str,
+    server: String,
+    caller: &'a Caller,
+    input: Option<Box<RawValue>>,
+    mask: Arc<Mask>,
+    began: Instant,
+    done: bool,
+}
+
+impl<'a> Recording<'a> {
+    fn begin(project: &'a Project, tool: &'a str, params: &RawValue, caller: &'a Caller) -> Self {
+        Self {
+            recorder: &project.house.recorder,
+            project,
+            tool,
+            server: String::new(),
+            caller,
+            input: raw::at(params, &["arguments"]).map(ToOwned::to_owned),
+            mask: project.house.no_mask.clone(),
+            began: Instant::now(),
+            done: false,
+        }
+    }
+
+    fn taken(&mut self, status: CallStatus, output: Option<Box<RawValue>>) -> Taken {
+        self.done = true;
+        let record = ToolCallRecord {
+            id: CallId::generate(),
+            project_id: self.project.id,
+            run_id: self.caller.run,
+            step_number: self.caller.step,
+            tool_name: self.tool.to_owned(),
+            server: std::mem::take(&mut self.server),
+            input: None,
+            output: None,
+            status,
+            duration_ms: i64::try_from(self.began.elapsed().as_millis()).ok(),
+            caller: Some(self.caller.name.clone()),
+            trace_id: Some(self.caller.trace_id.clone()),
+            created_at: Moment::now(),
+        };
+        Taken { record, input: self.input.take(), output, mask: self.mask.clone() }
+    }
+
+    async fn finish(&mut self, outcome: &Result<Reply, CallFailed>) {
+        let (status, output) = match outcome {
+            Ok(Reply::Result(result)) if is_error(result) => (CallStatus::Error, Some(result.clone())),
+            Ok(Reply::Result(result)) => (CallStatus::Completed, Some(result.clone())),
+            Ok(Reply::Error(error)) => (CallStatus::Error, serde_json::value::to_raw_value(error).ok()),
+            Err(failed) => {
+                let status =
+                    if failed.kind == Kind::Timeout { CallStatus::Timeout } else { CallStatus::Error };
+                let output = serde_json::json!({"code": failed.kind.code(), "message": failed.message});
+                (status, serde_json::value::to_raw_value(&output).ok())
+            }
+        };
+        let taken = self.taken(status, output);
+        self.recorder.take(taken).await;
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let taken = self.taken(CallStatus::Cancelled, None);
+            self.recorder.take_now(taken);
+        }
+    }
+}
+
+fn is_error(result: &RawValue) -> bool {
+    result.get().contains("isError") && raw::at(result, &["isError"]).is_some_and(|flag| flag.get() == "true")
+}

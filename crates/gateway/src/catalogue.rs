@@ -1,0 +1,184 @@
+//! All tools of a project as one list, and who answers to which name.
+//!
+//! It is made anew when anything it is made of changes, and read by everybody meanwhile: the pages that clients get are already written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cofer_mcp::raw;
+use cofer_model::Namespacing;
+use serde_json::value::RawValue;
+
+use crate::lists::{Items, List};
+use crate::names::{self, Offer};
+use crate::native::{NATIVE, Native};
+use crate::upstream::Upstream;
+
+/// So many tools a page: a client that knows no pages sees this many at least.
+const PAGE_TOOLS: usize = 2000;
+
+/// Who answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Answerer {
+    Server(Arc<Upstream>),
+    Native(Arc<Native>),
+}
+
+impl Answerer {
+    pub(crate) fn server_name(&self) -> &str {
+        match self {
+            Self::Server(upstream) => upstream.name(),
+            Self::Native(_) => NATIVE,
+        }
+    }
+}
+
+/// Where a call of this name goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub answerer: Answerer,
+    /// What the server itself calls it.
+    pub name: Arc<str>,
+}
+
+/// A tool, for people.
+#[derive(Clone, Debug)]
+pub struct ListedTool {
+    /// What it is called here.
+    pub name: String,
+    pub server: String,
+    /// To the letter as its server describes it.
+    pub raw: Box<RawValue>,
+    pub enabled: bool,
+    /// The server whose tool of the same name answers instead.
+    pub shadowed_by: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    routes: HashMap<String, Route>,
+    pub tools: Vec<ListedTool>,
+    /// `[…]` of each page.
+    pages: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+impl Catalogue {
+    pub(crate) fn make(
+        upstreams: &[(Arc<Upstream>, Option<Items>)],
+        natives: &[Arc<Native>],
+        mode: Namespacing,
+    ) -> Self {
+        let mut catalogue = Self::default();
+        let answerers: Vec<(Answerer, Items)> =
+            natives_first(natives)
+                .chain(upstreams.iter().filter_map(|(upstream, tools)| {
+                    Some((Answerer::Server(upstream.clone()), tools.clone()?))
+                }))
+                .collect();
+        let names: Vec<(&str, Vec<Option<&str>>)> = answerers
+            .iter()
+            .map(|(answerer, tools)| {
+                let usable = |key: &str| !key.is_empty() && is_enabled(answerer, key);
+                let names = tools.iter().map(|tool| Some(tool.key.as_str()).filter(|key| usable(key)));
+                (answerer.server_name(), names.collect())
+            })
+            .collect();
+        let offers = names::offers(&names, mode);
+        let mut offered = Vec::new();
+        for offer in &offers {
+            let (answerer, tools) = &answerers[offer.server];
+            catalogue.add(answerer, &tools[offer.item], offer, &answerers, &mut offered);
+        }
+        catalogue.add_disabled(&answerers);
+        catalogue.pages = offered.chunks(PAGE_TOOLS).map(|page| format!("[{}]", page.join(","))).collect();
+        catalogue
+    }
+
+    fn add(
+        &mut self,
+        answerer: &Answerer,
+        tool: &crate::lists::Item,
+        offer: &Offer,
+        answerers: &[(Answerer, Items)],
+        offered: &mut Vec<String>,
+    ) {
+        let route = Route { answerer: answerer.clone(), name: tool.key.as_str().into() };
+        let qualified = names::qualified(answerer.server_name(), &tool.key);
+        self.routes.entry(qualified).or_insert_with(|| route.clone());
+        let shadowed_by = offer.shadowed_by.map(|by| answerers[by].0.server_name().to_owned());
+        match &shadowed_by {
+            None => {
+                self.routes.insert(offer.name.clone(), route);
+                offered.push(renamed(&tool.raw, &tool.key, &offer.name));
+            }
+            Some(by) => {
+                let server = answerer.server_name();
+                let qualified = &offer.name;
+                let key = &tool.key;
+                self.warnings.push(format!(
+                    "`{key}` is offered by `{server}` and by `{by}`; `{by}` answers, and `{qualified}` leads to the other"
+                ));
+            }
+        }
+        let server = answerer.server_name().to_owned();
+        let name = if shadowed_by.is_some() { tool.key.clone() } else { offer.name.clone() };
+        self.tools.push(ListedTool { name, server, raw: tool.raw.clone(), enabled: true, shadowed_by });
+    }
+
+    fn add_disabled(&mut self, answerers: &[(Answerer, Items)]) {
+        for (answerer, tools) in answerers {
+            for tool in tools.iter().filter(|tool| !tool.key.is_empty() && !is_enabled(answerer, &tool.key)) {
+                let (name, server) = (tool.key.clone(), answerer.server_name().to_owned());
+                let raw = tool.raw.clone();
+                self.tools.push(ListedTool { name, server, raw, enabled: false, shadowed_by: None });
+            }
+        }
+    }
+
+    /// Whether clients see the same.
+    pub(crate) fn offers_the_same(&self, other: &Self) -> bool {
+        self.pages == other.pages
+    }
+
+    pub(crate) fn route(&self, name: &str) -> Option<&Route> {
+        self.routes.get(name)
+    }
+
+    /// The tools of a page, and the cursor of the next one. `None` for a cursor that is none of ours.
+    pub(crate) fn page(&self, cursor: Option<&str>) -> Option<(&str, Option<String>)> {
+        let number = match cursor {
+            None => 0,
+            Some(cursor) => cursor.strip_prefix("page-")?.parse::<usize>().ok()?,
+        };
+        let next = (number + 1 < self.pages.len()).then(|| format!("page-{}", number + 1));
+        match self.pages.get(number) {
+            Some(page) => Some((page, next)),
+            None if number == 0 => Some(("[]", None)),
+            None => None,
+        }
+    }
+}
+
+fn natives_first(natives: &[Arc<Native>]) -> impl Iterator<Item = (Answerer, Items)> {
+    natives.iter().map(|native| {
+        let item = crate::lists::Item::read(List::Tools, native.description.clone());
+        (Answerer::Native(native.clone()), Arc::from([item]))
+    })
+}
+
+fn is_enabled(answerer: &Answerer, name: &str) -> bool {
+    match answerer {
+        Answerer::Server(upstream) => !upstream.is_disabled(name),
+        Answerer::Native(_) => true,
+    }
+}
+
+/// The description under the name that it has here.
+fn renamed(tool: &RawValue, own: &str, offered: &str) -> String {
+    if own == offered {
+        return tool.get().to_owned();
+    }
+    raw::with(tool, &["name"], &raw::quoted(offered))
+        .map_or_else(|| tool.get().to_owned(), |tool| tool.get().to_owned())
+}

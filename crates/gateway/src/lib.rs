@@ -1,0 +1,237 @@
+//! Which tools has this project, and who answers?
+//!
+//! ```text
+//!   client ── endpoint ── session ─┐                               ┌─ slot ── dial ──► server
+//!   REST  ─────────────────────────┴─ project ── catalogue ── upstream
+//!                                        │                         └─ slot ── dial ──► server (a client's own)
+//!                                     recorder ──► ledger
+//! ```
+//!
+//! Messages are carried, not re-typed: of a call only its name and its progress token are looked at. One server that is down, slow or
+//! mad costs its own callers their answer and nobody else anything.
+
+mod breaker;
+mod call;
+mod catalogue;
+mod desk;
+mod dial;
+pub mod endpoint;
+mod lists;
+mod names;
+mod native;
+mod outbox;
+mod project;
+mod record;
+mod session;
+mod slot;
+mod upstream;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cofer_model::mask::Mask;
+use cofer_model::{ProjectId, ServerId};
+use serde_json::value::RawValue;
+use tokio::sync::OnceCell;
+
+pub use breaker::BreakerRules;
+pub use call::{CallFailed, Caller};
+pub use catalogue::ListedTool;
+pub use dial::{Dial, DialError, Dialled, Held};
+pub use native::{Display, NATIVE, Native, NativeHandler, text_result};
+pub use outbox::{Next, Outbox};
+pub use project::{Listing, Missing, Project, ProjectEntry};
+pub use record::Ledger;
+use record::Recorder;
+pub use session::{Reading, Session};
+pub use slot::SlotRules;
+pub use upstream::{LiveState, ServerEntry};
+
+/// How often sessions are looked at for those that nobody uses.
+const SESSIONS_LOOK: Duration = Duration::from_secs(30);
+
+/// What is registered, and where what was found out is kept.
+#[async_trait]
+pub trait Registry: Send + Sync + fmt::Debug + 'static {
+    /// `None` if there is no such project.
+    async fn project(&self, id: ProjectId) -> Result<Option<ProjectEntry>, String>;
+
+    /// What a server offers now. Kept for the next life; must not wait.
+    fn tools_found(&self, project: ProjectId, server: ServerId, tools: Vec<Box<RawValue>>);
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct GatewayRules {
+    pub slots: SlotRules,
+    pub call_timeout: Duration,
+    /// How long a list waits for a server that nobody has asked yet.
+    pub list_patience: Duration,
+    pub session_idle: Duration,
+}
+
+impl Default for GatewayRules {
+    fn default() -> Self {
+        Self {
+            slots: SlotRules::default(),
+            call_timeout: Duration::from_mins(1),
+            list_patience: Duration::from_secs(10),
+            session_idle: Duration::from_mins(30),
+        }
+    }
+}
+
+/// What all projects share.
+#[derive(Debug)]
+pub(crate) struct House {
+    pub registry: Arc<dyn Registry>,
+    pub recorder: Recorder,
+    pub natives: Vec<Arc<Native>>,
+    pub slot_rules: SlotRules,
+    pub call_timeout: Duration,
+    pub list_patience: Duration,
+    pub no_mask: Arc<Mask>,
+    /// In which project each session is.
+    pub sessions_open: RwLock<HashMap<String, Weak<Project>>>,
+}
+
+/// All projects. One for the whole server.
+#[derive(Debug)]
+pub struct Gateway {
+    house: Arc<House>,
+    /// Read from the registry at their first use.
+    projects: Mutex<HashMap<ProjectId, Arc<OnceCell<Arc<Project>>>>>,
+    session_idle: Duration,
+}
+
+impl Gateway {
+    pub fn start(
+        registry: Arc<dyn Registry>,
+        ledger: Arc<dyn Ledger>,
+        natives: Vec<Arc<Native>>,
+        rules: GatewayRules,
+    ) -> Arc<Self> {
+        let house = House {
+            registry,
+            recorder: Recorder::start(ledger),
+            natives,
+            slot_rules: rules.slots,
+            call_timeout: rules.call_timeout,
+            list_patience: rules.list_patience,
+            no_mask: Arc::default(),
+            sessions_open: RwLock::default(),
+        };
+        let gateway = Arc::new(Self {
+            house: Arc::new(house),
+            projects: Mutex::default(),
+            session_idle: rules.session_idle,
+        });
+        tokio::spawn(dismiss_unused(Arc::downgrade(&gateway)));
+        gateway
+    }
+
+    /// The project, read from the registry if nobody has asked for it yet. `None` if there is none.
+    pub async fn project(&self, id: ProjectId) -> Result<Option<Arc<Project>>, String> {
+        let cell = {
+            let mut projects = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
+            projects.entry(id).or_default().clone()
+        };
+        if let Some(project) = cell.get() {
+            return Ok(Some(project.clone()));
+        }
+        let made = cell.get_or_try_init(async || match self.house.registry.project(id).await {
+            Ok(Some(entry)) => Ok(Project::new(self.house.clone(), entry)),
+            Ok(None) => Err(None),
+            Err(error) => Err(Some(error)),
+        });
+        match made.await {
+            Ok(project) => Ok(Some(project.clone())),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    fn known(&self, id: ProjectId) -> Option<Arc<Project>> {
+        let cell = self.projects.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.clone();
+        cell.get().cloned()
+    }
+
+    /// The registry has changed for this project.
+    pub async fn changed(&self, id: ProjectId) -> Result<(), String> {
+        let Some(project) = self.known(id) else { return Ok(()) };
+        match self.house.registry.project(id).await? {
+            Some(entry) => project.take(entry),
+            None => {
+                self.projects.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                project.close();
+            }
+        }
+        Ok(())
+    }
+
+    /// A client's session, and where it is.
+    pub fn session(&self, id: &str) -> Option<(Arc<Project>, Arc<Session>)> {
+        let project = {
+            let open = self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner);
+            open.get(id)?.upgrade()?
+        };
+        let session = project.session(id)?;
+        Some((project, session))
+    }
+
+    /// How a server stands; `None` where nobody has used its project yet.
+    pub fn state(&self, project: ProjectId, server: ServerId) -> Option<LiveState> {
+        self.known(project)?.state(server)
+    }
+
+    /// Connects now and lists anew.
+    pub async fn refresh(&self, project: ProjectId, server: ServerId) -> Result<(), CallFailed> {
+        let internal = |message: String| CallFailed {
+            kind: cofer_model::Kind::Internal,
+            message,
+            may_have_executed: false,
+            retry_after: None,
+        };
+        let found = self.project(project).await.map_err(internal)?;
+        let Some(upstream) = found.and_then(|project| project.upstream(server)) else {
+            return Err(CallFailed {
+                kind: cofer_model::Kind::NotFound,
+                ..internal("there is no such server".to_owned())
+            });
+        };
+        upstream.refresh().await.map_err(|unreached| CallFailed {
+            kind: unreached.kind,
+            retry_after: unreached.retry_after,
+            ..internal(unreached.reason.to_string())
+        })
+    }
+
+    /// Ends every conversation and every session, and writes down what is still to be.
+    pub async fn stop(&self) {
+        let projects: Vec<_> = self
+            .projects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain()
+            .map(|(_, cell)| cell)
+            .collect();
+        for project in projects.iter().filter_map(|cell| cell.get()) {
+            project.close();
+        }
+        self.house.recorder.flush().await;
+    }
+}
+
+async fn dismiss_unused(gateway: Weak<Gateway>) {
+    loop {
+        tokio::time::sleep(SESSIONS_LOOK).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        let cells: Vec<_> =
+            gateway.projects.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for project in cells.iter().filter_map(|cell| cell.get()) {
+            project.dismiss_unused(gateway.session_idle);
+        }
+    }
+}

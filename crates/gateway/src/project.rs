@@ -1,0 +1,301 @@
+//! One project: its servers in registration order, its catalogue, its clients.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use cofer_model::{Namespacing, ProjectId, ServerId};
+use futures_util::future::join_all;
+use serde_json::value::RawValue;
+
+use crate::catalogue::{Catalogue, ListedTool, Route};
+use crate::desk::Desk;
+use crate::lists::{Item, Items, List};
+use crate::session::{Session, level_name};
+use crate::upstream::{Change, LiveState, Upstream};
+use crate::{House, ServerEntry};
+
+/// What a project is made of, as the registry knows it.
+#[derive(Debug)]
+pub struct ProjectEntry {
+    pub id: ProjectId,
+    pub name: String,
+    pub namespacing: Namespacing,
+    /// In registration order.
+    pub servers: Vec<ServerEntry>,
+}
+
+/// Who is not in a list, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    pub server: String,
+    pub reason: String,
+}
+
+/// All tools of a project.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    pub tools: Vec<ListedTool>,
+    pub missing: Vec<Missing>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Project {
+    me: Weak<Self>,
+    pub id: ProjectId,
+    pub name: String,
+    pub(crate) house: Arc<House>,
+    servers: RwLock<Servers>,
+    catalogue: RwLock<Arc<Catalogue>>,
+    sessions: RwLock<HashMap<String, Arc<Session>>>,
+    /// Which server's resource this is, as far as it was learnt.
+    pub(crate) resource_homes: Mutex<HashMap<String, ServerId>>,
+}
+
+#[derive(Debug, Clone)]
+struct Servers {
+    namespacing: Namespacing,
+    upstreams: Arc<[Arc<Upstream>]>,
+}
+
+impl Project {
+    pub(crate) fn new(house: Arc<House>, entry: ProjectEntry) -> Arc<Self> {
+        let project = Arc::new_cyclic(|me: &Weak<Self>| Self {
+            me: me.clone(),
+            id: entry.id,
+            name: entry.name.clone(),
+            house,
+            servers: RwLock::new(Servers { namespacing: entry.namespacing, upstreams: Arc::new([]) }),
+            catalogue: RwLock::default(),
+            sessions: RwLock::default(),
+            resource_homes: Mutex::default(),
+        });
+        project.take(entry);
+        project
+    }
+
+    /// The registry has changed. What stayed the same keeps its conversations; what did not is closed.
+    pub(crate) fn take(&self, entry: ProjectEntry) {
+        let closed = {
+            let mut servers = self.servers.write().unwrap_or_else(PoisonError::into_inner);
+            let mut old: HashMap<ServerId, Arc<Upstream>> =
+                servers.upstreams.iter().map(|upstream| (upstream.entry.id, upstream.clone())).collect();
+            let upstreams = entry.servers.into_iter().map(|entry| {
+                let same = |old: &Arc<Upstream>| {
+                    old.entry.fingerprint == entry.fingerprint && old.entry.name == entry.name
+                };
+                match old.remove(&entry.id) {
+                    Some(known) if same(&known) => {
+                        known.set_disabled(entry.disabled);
+                        known
+                    }
+                    changed => {
+                        if let Some(changed) = changed {
+                            changed.close();
+                        }
+                        Upstream::new(self.me.clone(), entry, self.house.slot_rules)
+                    }
+                }
+            });
+            servers.upstreams = upstreams.collect();
+            servers.namespacing = entry.namespacing;
+            old
+        };
+        for (_, upstream) in closed {
+            upstream.close();
+        }
+        self.remake();
+    }
+
+    pub(crate) fn upstreams(&self) -> Arc<[Arc<Upstream>]> {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).upstreams.clone()
+    }
+
+    pub(crate) fn namespacing(&self) -> Namespacing {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).namespacing
+    }
+
+    pub(crate) fn upstream(&self, id: ServerId) -> Option<Arc<Upstream>> {
+        self.upstreams().iter().find(|upstream| upstream.entry.id == id).cloned()
+    }
+
+    pub(crate) fn state(&self, id: ServerId) -> Option<LiveState> {
+        self.upstream(id).map(|upstream| upstream.state())
+    }
+
+    /// Makes the catalogue anew. Clients hear of it if their list is another one.
+    fn remake(&self) {
+        let Servers { namespacing, upstreams } =
+            self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known: Vec<_> =
+            upstreams.iter().map(|upstream| (upstream.clone(), upstream.known(List::Tools))).collect();
+        let catalogue = Arc::new(Catalogue::make(&known, &self.house.natives, namespacing));
+        let old = {
+            let mut current = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *current, catalogue.clone())
+        };
+        for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
+            tracing::warn!(project = %self.name, "project {}: {warning}", self.name);
+        }
+        if !old.offers_the_same(&catalogue) {
+            self.each_session(|session| session.tell("notifications/tools/list_changed", None));
+        }
+    }
+
+    pub(crate) fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn server_changed(&self, upstream: &Upstream, change: Change, tools: Option<&Items>) {
+        if let Some(tools) = tools {
+            self.house.registry.tools_found(
+                self.id,
+                upstream.entry.id,
+                tools.iter().map(|tool| tool.raw.clone()).collect(),
+            );
+        }
+        match change {
+            Change::Tools => self.remake(),
+            Change::Prompts => {
+                self.each_session(|session| session.tell("notifications/prompts/list_changed", None));
+            }
+            Change::Resources => {
+                self.each_session(|session| session.tell("notifications/resources/list_changed", None));
+            }
+        }
+    }
+
+    /// Asks those whose list nobody knows yet, all at once; says who did not answer in time.
+    pub(crate) async fn complete(
+        &self,
+        list: List,
+        patience: Duration,
+    ) -> (Vec<(Arc<Upstream>, Items)>, Vec<Missing>) {
+        let upstreams = self.upstreams();
+        let asked =
+            upstreams.iter().map(async |upstream| (upstream.clone(), upstream.items(list, patience).await));
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        for (upstream, items) in join_all(asked).await {
+            match items {
+                Ok(items) => there.push((upstream, items)),
+                Err(reason) => missing.push(Missing { server: upstream.name().to_owned(), reason }),
+            }
+        }
+        (there, missing)
+    }
+
+    /// The catalogue after everybody had a chance to say what they offer.
+    pub(crate) async fn whole_catalogue(&self) -> (Arc<Catalogue>, Vec<Missing>) {
+        let all_known = self.upstreams().iter().all(|upstream| upstream.known(List::Tools).is_some());
+        let missing =
+            if all_known { Vec::new() } else { self.complete(List::Tools, self.house.list_patience).await.1 };
+        (self.catalogue(), missing)
+    }
+
+    /// Every tool, for people.
+    pub async fn tools(&self) -> Listing {
+        let (catalogue, missing) = self.whole_catalogue().await;
+        Listing { tools: catalogue.tools.clone(), missing, warnings: catalogue.warnings.clone() }
+    }
+
+    /// Who answers to this name. A name that is not known may be of a server that nobody has asked yet.
+    pub(crate) async fn route(&self, name: &str) -> Option<Route> {
+        if let Some(route) = self.catalogue().route(name) {
+            return Some(route.clone());
+        }
+        self.whole_catalogue().await.0.route(name).cloned()
+    }
+
+    pub(crate) fn admit(&self, session: Arc<Session>) {
+        self.house
+            .sessions_open
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(session.id.clone(), self.me.clone());
+        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), session);
+    }
+
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub fn session_count(&self) -> usize {
+        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Ends a client's session and everything that was its own.
+    pub fn dismiss(&self, id: &str) -> bool {
+        let session = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let Some(session) = session else { return false };
+        session.close();
+        for upstream in self.upstreams().iter() {
+            upstream.leaves(&session);
+        }
+        true
+    }
+
+    /// Ends the sessions that nobody has used for so long.
+    pub(crate) fn dismiss_unused(&self, unused: Duration) {
+        let old: Vec<String> = {
+            let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+            sessions
+                .values()
+                .filter(|session| session.unused_for() >= unused)
+                .map(|session| session.id.clone())
+                .collect()
+        };
+        for id in old {
+            self.dismiss(&id);
+        }
+    }
+
+    pub(crate) fn each_session(&self, tell: impl Fn(&Arc<Session>)) {
+        let sessions: Vec<_> =
+            self.sessions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        sessions.iter().for_each(tell);
+    }
+
+    /// What a new conversation with this server must be told: the chattiest level that anybody wants, and what is subscribed to.
+    pub(crate) fn agreed(&self, upstream: &Upstream, desk: &Desk) -> (Option<&'static str>, Vec<String>) {
+        let sessions: Vec<_> = match desk.client() {
+            Some(session) => vec![session],
+            None => self.sessions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect(),
+        };
+        let level = sessions.iter().filter_map(|session| session.level_if_set()).min().map(level_name);
+        let homes = self.resource_homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_its = |uri: &String| homes.get(uri) == Some(&upstream.entry.id);
+        let mut uris: Vec<_> =
+            sessions.iter().flat_map(|session| session.subscriptions()).filter(is_its).collect();
+        uris.sort();
+        uris.dedup();
+        (level, uris)
+    }
+
+    pub(crate) fn close(&self) {
+        let sessions: Vec<String> =
+            self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        for id in sessions {
+            self.dismiss(&id);
+        }
+        for upstream in self.upstreams().iter() {
+            upstream.close();
+        }
+    }
+}
+
+/// For those who only need to know what something is called.
+pub(crate) fn find<'a>(items: &'a [Item], key: &str) -> Option<&'a Item> {
+    items.iter().find(|item| item.key == key)
+}
+
+/// Who is missing, as it is said in `_meta`.
+pub(crate) fn missing_meta(missing: &[Missing]) -> Option<Box<RawValue>> {
+    if missing.is_empty() {
+        return None;
+    }
+    let list: Vec<_> =
+        missing.iter().map(|one| serde_json::json!({"server": one.server, "reason": one.reason})).collect();
+    serde_json::value::to_raw_value(&serde_json::json!({"cofer/missing": list})).ok()
+}

@@ -1,0 +1,271 @@
+//! A client of the handshake era, from its `initialize` to its end.
+//!
+//! It outlives its servers and its own connections: what is for it is put into outboxes, from which whatever connection it has now is
+//! fed. What a server asks of it waits here for its answer, under a number of ours, so that no two servers' questions are mixed up.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cofer_mcp::message::{METHOD_NOT_FOUND, Reply, RpcError, notification, request};
+use cofer_mcp::{Face, Question, raw};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::outbox::Outbox;
+
+/// Streams of answered calls that a client whose connection broke may still read from.
+const STREAMS_KEPT_MAX: usize = 32;
+const SUBSCRIPTIONS_MAX: usize = 4096;
+const QUESTIONS_MAX: usize = 256;
+
+/// From the chattiest to the gravest.
+const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+
+/// The client has not said what it wants: it gets what servers send by themselves.
+const LEVEL_UNSET: u8 = u8::MAX;
+
+#[derive(Debug)]
+pub struct Session {
+    pub id: String,
+    /// Who opened it; nobody else may use it.
+    pub owner: String,
+    pub protocol_version: &'static str,
+    pub face: Face,
+    /// What belongs to no call.
+    pub general: Arc<Outbox>,
+    level: AtomicU8,
+    next_stream: AtomicU64,
+    open: Mutex<Open>,
+    closed: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Open {
+    questions: HashMap<u64, Question>,
+    calls: HashMap<String, CancellationToken>,
+    streams: VecDeque<Arc<Outbox>>,
+    subscriptions: HashSet<String>,
+    last_used: Instant,
+    /// Connections that read from it now.
+    readers: usize,
+}
+
+static NEXT_QUESTION: AtomicU64 = AtomicU64::new(1);
+
+impl Session {
+    pub(crate) fn new(owner: String, protocol_version: &'static str, face: Face) -> Self {
+        let open = Open {
+            questions: HashMap::new(),
+            calls: HashMap::new(),
+            streams: VecDeque::new(),
+            subscriptions: HashSet::new(),
+            last_used: Instant::now(),
+            readers: 0,
+        };
+        Self {
+            id: uuid::Uuid::new_v4().simple().to_string(),
+            owner,
+            protocol_version,
+            face,
+            general: Arc::new(Outbox::new(0)),
+            level: AtomicU8::new(LEVEL_UNSET),
+            next_stream: AtomicU64::new(1),
+            open: Mutex::new(open),
+            closed: CancellationToken::new(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn note_use(&self) {
+        self.open().last_used = Instant::now();
+    }
+
+    /// How long nobody has used it; nothing while somebody reads from it or a call is under way.
+    pub(crate) fn unused_for(&self) -> Duration {
+        let open = self.open();
+        if open.readers > 0 || !open.calls.is_empty() { Duration::ZERO } else { open.last_used.elapsed() }
+    }
+
+    /// While the guard lives, somebody reads.
+    pub fn reads(self: &Arc<Self>) -> Reading {
+        self.open().readers += 1;
+        Reading(self.clone())
+    }
+
+    /// A stream for one call. It can be read again for a while, if anything was said on it.
+    pub(crate) fn stream(&self) -> Arc<Outbox> {
+        Arc::new(Outbox::new(self.next_stream.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// From now on it can be found again by a client whose connection broke.
+    pub fn keep(&self, stream: &Arc<Outbox>) {
+        let mut open = self.open();
+        if open.streams.len() >= STREAMS_KEPT_MAX {
+            open.streams.pop_front();
+        }
+        open.streams.push_back(stream.clone());
+    }
+
+    /// The stream of this number, as in the id of an event.
+    pub fn find_stream(&self, number: u64) -> Option<Arc<Outbox>> {
+        if number == 0 {
+            return Some(self.general.clone());
+        }
+        self.open().streams.iter().find(|stream| stream.stream == number).cloned()
+    }
+
+    /// A call under way: cancelled through what is returned, by the client or with the session. `None` if the id is in use.
+    pub(crate) fn begin_call(self: &Arc<Self>, id: &RawValue) -> Option<Underway> {
+        let mut open = self.open();
+        open.last_used = Instant::now();
+        if open.calls.contains_key(id.get()) {
+            return None;
+        }
+        let cancelled = self.closed.child_token();
+        open.calls.insert(id.get().to_owned(), cancelled.clone());
+        Some(Underway { session: self.clone(), id: id.get().to_owned(), cancelled })
+    }
+
+    pub(crate) fn cancel_call(&self, id: &str) {
+        if let Some(cancelled) = self.open().calls.get(id) {
+            cancelled.cancel();
+        }
+    }
+
+    /// Passes a server's question on to the client, on the stream that it belongs to.
+    pub(crate) fn ask(&self, stream: &Outbox, question: Question) {
+        if !self.can_answer(&question) {
+            let refusal =
+                RpcError::new(METHOD_NOT_FOUND, "the client behind this gateway cannot answer this");
+            return question.answer(&Reply::Error(refusal));
+        }
+        let number = NEXT_QUESTION.fetch_add(1, Ordering::Relaxed);
+        let message = request(number, &question.method, question.params.as_deref());
+        {
+            let mut open = self.open();
+            if open.questions.len() >= QUESTIONS_MAX {
+                return;
+            }
+            open.questions.insert(number, question);
+        }
+        stream.push(message);
+    }
+
+    /// What a client did not say that it can do is not asked of it.
+    fn can_answer(&self, question: &Question) -> bool {
+        let needed = match question.method.as_str() {
+            "sampling/createMessage" => "sampling",
+            "elicitation/create" => "elicitation",
+            "roots/list" => "roots",
+            _ => return true,
+        };
+        raw::at(&self.face.capabilities, &[needed]).is_some()
+    }
+
+    /// The client's answer to a question of ours.
+    pub(crate) fn answered(&self, id: &RawValue, reply: &Reply) {
+        let number = id.get().trim_matches('"').parse().ok();
+        let question = number.and_then(|number: u64| self.open().questions.remove(&number));
+        if let Some(question) = question {
+            question.answer(reply);
+        }
+    }
+
+    pub(crate) fn set_level(&self, level: &str) -> bool {
+        let Some(place) = LEVELS.iter().position(|known| *known == level) else { return false };
+        self.level.store(u8::try_from(place).unwrap_or(0), Ordering::Relaxed);
+        true
+    }
+
+    pub(crate) fn level_if_set(&self) -> Option<u8> {
+        Some(self.level.load(Ordering::Relaxed)).filter(|level| *level != LEVEL_UNSET)
+    }
+
+    /// Whether it wants to hear of something this grave. What it does not know is heard.
+    pub(crate) fn wants_level(&self, level: &str) -> bool {
+        let least = self.level_if_set().map_or(0, usize::from);
+        LEVELS.iter().position(|known| *known == level).is_none_or(|place| place >= least)
+    }
+
+    pub(crate) fn subscribe(&self, uri: &str) -> bool {
+        let mut open = self.open();
+        open.subscriptions.len() < SUBSCRIPTIONS_MAX && {
+            open.subscriptions.insert(uri.to_owned());
+            true
+        }
+    }
+
+    pub(crate) fn unsubscribe(&self, uri: &str) {
+        self.open().subscriptions.remove(uri);
+    }
+
+    pub(crate) fn is_subscribed(&self, uri: &str) -> bool {
+        self.open().subscriptions.contains(uri)
+    }
+
+    pub(crate) fn subscriptions(&self) -> Vec<String> {
+        self.open().subscriptions.iter().cloned().collect()
+    }
+
+    /// Says something that belongs to no call.
+    pub(crate) fn tell(&self, method: &str, params: Option<&RawValue>) {
+        self.general.push(notification(method, params));
+    }
+
+    /// Ends it: calls are cancelled, questions go unanswered, readers hear.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+        self.general.end();
+        let questions = std::mem::take(&mut self.open().questions);
+        // Each tells its server that nobody is there any more; not under our lock.
+        drop(questions);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Waits for its end.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+}
+
+/// The name of a level by its place.
+pub(crate) fn level_name(level: u8) -> &'static str {
+    LEVELS.get(usize::from(level)).copied().unwrap_or("debug")
+}
+
+/// Somebody reads from this session.
+#[derive(Debug)]
+pub struct Reading(Arc<Session>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut open = self.0.open();
+        open.readers -= 1;
+        open.last_used = Instant::now();
+    }
+}
+
+/// A call of a session. Forgotten when dropped.
+#[derive(Debug)]
+pub(crate) struct Underway {
+    session: Arc<Session>,
+    id: String,
+    pub cancelled: CancellationToken,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        let mut open = self.session.open();
+        open.calls.remove(&self.id);
+        open.last_used = Instant::now();
+    }
+}

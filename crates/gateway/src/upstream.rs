@@ -1,0 +1,391 @@
+//! One server of a project: its conversations, shared or one for each client, and what it offers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use cofer_mcp::message::Notification;
+use cofer_mcp::{Face, raw};
+use cofer_model::{Circuit, ExternalStatus, Kind, ServerId, SessionMode};
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use crate::desk::Desk;
+use crate::dial::Dial;
+use crate::lists::{self, Item, Items, Kept, List, same};
+use crate::project::Project;
+use crate::session::Session;
+use crate::slot::{Connection, Slot, SlotRules, Standing, Unreached};
+
+/// A server that changes its list in a burst is asked once.
+const CHANGES_TOGETHER: Duration = Duration::from_millis(50);
+
+/// A server as the registry knows it.
+#[derive(Debug)]
+pub struct ServerEntry {
+    pub id: ServerId,
+    pub name: String,
+    /// Changes with everything that makes a conversation another one.
+    pub fingerprint: u64,
+    pub sessions: SessionMode,
+    pub dial: Arc<dyn Dial>,
+    /// What it offered last; `None` if nobody has asked yet.
+    pub tools: Option<Vec<Box<RawValue>>>,
+    /// Tools that somebody switched off.
+    pub disabled: HashSet<String>,
+}
+
+/// What a server says has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Tools,
+    Prompts,
+    Resources,
+}
+
+/// How it stands, for people.
+#[derive(Clone, Debug)]
+pub struct LiveState {
+    pub status: ExternalStatus,
+    /// Why it is not connected, in words for people and without secrets.
+    pub last_error: Option<String>,
+    pub circuit: Circuit,
+    /// `None` where nobody has asked it yet.
+    pub tool_count: Option<u64>,
+    pub protocol_version: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    me: Weak<Self>,
+    project: Weak<Project>,
+    pub entry: ServerEntry,
+    rules: SlotRules,
+    shared: Slot,
+    /// Each client's own, by session.
+    own: Mutex<HashMap<String, Arc<Slot>>>,
+    asks: AtomicBool,
+    disabled: RwLock<HashSet<String>>,
+    tools: Kept,
+    prompts: Kept,
+    resources: Kept,
+    templates: Kept,
+    /// By kind of change: one look is under way, and another is wanted.
+    looking: Mutex<Vec<(Change, bool)>>,
+}
+
+impl Upstream {
+    pub(crate) fn new(project: Weak<Project>, mut entry: ServerEntry, rules: SlotRules) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| {
+            let tools = Kept::default();
+            if let Some(known) = &entry.tools {
+                tools.set(known.iter().map(|tool| Item::read(List::Tools, tool.clone())).collect());
+            }
+            let disabled = RwLock::new(std::mem::take(&mut entry.disabled));
+            let shared = slot(me, &entry, Face::default(), None, rules);
+            Self {
+                me: me.clone(),
+                project,
+                entry,
+                rules,
+                shared,
+                own: Mutex::default(),
+                asks: AtomicBool::new(false),
+                disabled,
+                tools,
+                prompts: Kept::default(),
+                resources: Kept::default(),
+                templates: Kept::default(),
+                looking: Mutex::default(),
+            }
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    pub(crate) fn is_disabled(&self, tool: &str) -> bool {
+        self.disabled.read().unwrap_or_else(PoisonError::into_inner).contains(tool)
+    }
+
+    pub(crate) fn set_disabled(&self, disabled: HashSet<String>) {
+        *self.disabled.write().unwrap_or_else(PoisonError::into_inner) = disabled;
+    }
+
+    /// The conversation for this client, or everybody's.
+    pub(crate) async fn connection(
+        &self,
+        session: Option<&Arc<Session>>,
+    ) -> Result<Arc<Connection>, Unreached> {
+        match session.filter(|_| self.is_per_client()) {
+            Some(session) => self.own_slot(session).connection().await,
+            None => self.shared.connection().await,
+        }
+    }
+
+    fn is_per_client(&self) -> bool {
+        self.entry.dial.takes_many()
+            && match self.entry.sessions {
+                SessionMode::Auto => self.asks.load(Ordering::Relaxed),
+                SessionMode::Shared => false,
+                SessionMode::PerClient => true,
+            }
+    }
+
+    fn own_slot(&self, session: &Arc<Session>) -> Arc<Slot> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            Arc::new(slot(
+                &self.me,
+                &self.entry,
+                session.face.clone(),
+                Some(Arc::downgrade(session)),
+                self.rules,
+            ))
+        };
+        own.entry(session.id.clone()).or_insert_with(make).clone()
+    }
+
+    /// A client is gone, and with it its conversation.
+    pub(crate) fn leaves(&self, session: &Session) {
+        let slot = self.own.lock().unwrap_or_else(PoisonError::into_inner).remove(&session.id);
+        if let Some(slot) = slot {
+            slot.close();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.shared.close();
+        for (_, slot) in self.own.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+            slot.close();
+        }
+    }
+
+    /// It asks its client things, so it needs to know which client it talks to.
+    pub(crate) fn note_question(&self) {
+        if !self.asks.swap(true, Ordering::Relaxed) {
+            tracing::info!(server.id = %self.entry.id, "server {} asks its client: each client gets a session of its own", self.name());
+        }
+    }
+
+    /// Does not wait for the next try, and looks at the tools anew.
+    pub(crate) async fn refresh(&self) -> Result<(), Unreached> {
+        let connection = self.shared.reconnect().await?;
+        let fetched = lists::fetch(&connection.dialled.pump, &connection.dialled.hands, List::Tools).await;
+        let items = fetched.map_err(|error| Unreached {
+            kind: Kind::Upstream,
+            reason: error.to_string().into(),
+            retry_after: None,
+        })?;
+        self.take(List::Tools, items);
+        Ok(())
+    }
+
+    fn kept(&self, list: List) -> &Kept {
+        match list {
+            List::Tools => &self.tools,
+            List::Prompts => &self.prompts,
+            List::Resources => &self.resources,
+            List::Templates => &self.templates,
+        }
+    }
+
+    pub(crate) fn known(&self, list: List) -> Option<Items> {
+        self.kept(list).get()
+    }
+
+    /// The whole list; asked of the server if nobody has yet, and then waited for this long at most.
+    pub(crate) async fn items(&self, list: List, patience: Duration) -> Result<Items, String> {
+        let cell = self.kept(list).cell();
+        if let Some(items) = cell.get() {
+            return Ok(items.clone());
+        }
+        let fetch = async {
+            let connection =
+                self.shared.connection().await.map_err(|unreached| unreached.reason.to_string())?;
+            let dialled = &connection.dialled;
+            lists::fetch(&dialled.pump, &dialled.hands, list).await.map_err(|error| error.to_string())
+        };
+        let fetched = timeout(patience, cell.get_or_try_init(|| fetch)).await;
+        let items =
+            fetched.map_err(|_| format!("it did not answer within {} s", patience.as_secs()))??.clone();
+        if list == List::Tools {
+            self.tell_project(Change::Tools, Some(&items));
+        }
+        Ok(items)
+    }
+
+    /// Takes over a list that was fetched. Who is interested hears if it is another one.
+    fn take(&self, list: List, items: Items) -> bool {
+        let kept = self.kept(list);
+        let changed = kept.get().is_none_or(|old| !same(&old, &items));
+        if changed {
+            kept.set(items.clone());
+            let change = match list {
+                List::Tools => Change::Tools,
+                List::Prompts => Change::Prompts,
+                List::Resources | List::Templates => Change::Resources,
+            };
+            self.tell_project(change, (list == List::Tools).then_some(&items));
+        }
+        changed
+    }
+
+    fn tell_project(&self, change: Change, tools: Option<&Items>) {
+        if let Some(project) = self.project.upgrade() {
+            project.server_changed(self, change, tools);
+        }
+    }
+
+    /// The server says that a list has changed: looked at, once for many such words, and told only if it is so.
+    pub(crate) fn changed(&self, change: Change) {
+        {
+            let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, again)) = looking.iter_mut().find(|(what, _)| *what == change) {
+                *again = true;
+                return;
+            }
+            looking.push((change, false));
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        tokio::spawn(async move { while me.look(change).await {} });
+    }
+
+    /// Whether another look is wanted.
+    async fn look(&self, change: Change) -> bool {
+        tokio::time::sleep(CHANGES_TOGETHER).await;
+        {
+            let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+            looking.iter_mut().filter(|(what, _)| *what == change).for_each(|(_, again)| *again = false);
+        }
+        if let Ok(connection) = self.shared.connection().await {
+            self.look_through(&connection, change).await;
+        }
+        let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = looking.iter().any(|(what, again)| *what == change && *again);
+        if !again {
+            looking.retain(|(what, _)| *what != change);
+        }
+        again
+    }
+
+    async fn look_through(&self, connection: &Connection, change: Change) {
+        let wanted: &[List] = match change {
+            Change::Tools => &[List::Tools],
+            Change::Prompts => &[List::Prompts],
+            Change::Resources => &[List::Resources, List::Templates],
+        };
+        for list in wanted {
+            match lists::fetch(&connection.dialled.pump, &connection.dialled.hands, *list).await {
+                Ok(items) => _ = self.take(*list, items),
+                Err(error) => {
+                    tracing::warn!(server.id = %self.entry.id, "server {} said that its lists changed, but: {error}", self.name());
+                }
+            }
+        }
+    }
+
+    /// A conversation has opened: what was agreed on before is agreed on again, and the lists may be others by now.
+    fn opened(&self, connection: Arc<Connection>, is_shared: bool) {
+        let Some(me) = self.me.upgrade() else { return };
+        let Some(project) = self.project.upgrade() else { return };
+        let (level, subscriptions) = project.agreed(self, connection.desk.as_ref());
+        tokio::spawn(async move {
+            let pump = &connection.dialled.pump;
+            if let Some(level) = level.filter(|_| connection.offers("logging")) {
+                let params = RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok();
+                let _ = pump.call_aside("logging/setLevel", params, Duration::from_secs(10)).await;
+            }
+            for uri in subscriptions {
+                let params = RawValue::from_string(format!("{{\"uri\":{}}}", raw::quoted(&uri))).ok();
+                let _ = pump.call_aside("resources/subscribe", params, Duration::from_secs(10)).await;
+            }
+            if !is_shared {
+                return;
+            }
+            me.look_through(&connection, Change::Tools).await;
+            for (list, change) in [(List::Prompts, Change::Prompts), (List::Resources, Change::Resources)] {
+                if me.known(list).is_some() {
+                    me.look_through(&connection, change).await;
+                }
+            }
+        });
+    }
+
+    /// A client wants to hear more, or less: said to the conversations that are open.
+    pub(crate) fn tell_level(&self, session: &Session) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).get(&session.id).cloned();
+        for connection in
+            [Some(self.shared.place()), own.as_ref().map(|own| own.place())].into_iter().flatten()
+        {
+            let Standing::Connected(connection) = &connection.standing else { continue };
+            let Some(project) = self.project.upgrade() else { return };
+            let (Some(level), _) = project.agreed(self, &connection.desk) else { continue };
+            if connection.offers("logging") {
+                let (connection, params) =
+                    (connection.clone(), RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok());
+                tokio::spawn(async move {
+                    let pump = &connection.dialled.pump;
+                    let _ = pump.call_aside("logging/setLevel", params, Duration::from_secs(10)).await;
+                });
+            }
+        }
+    }
+
+    pub(crate) fn resource_updated(&self, said: &Notification) {
+        let Some(uri) = said.params.as_deref().and_then(|params| raw::text_at(params, &["uri"])) else {
+            return;
+        };
+        self.each_session(|session| {
+            if session.is_subscribed(&uri) {
+                session.tell(&said.method, said.params.as_deref());
+            }
+        });
+    }
+
+    pub(crate) fn each_session(&self, tell: impl Fn(&Arc<Session>)) {
+        if let Some(project) = self.project.upgrade() {
+            project.each_session(tell);
+        }
+    }
+
+    pub(crate) fn state(&self) -> LiveState {
+        let place = self.shared.place();
+        let (status, retry_at, protocol_version) = match &place.standing {
+            Standing::Idle | Standing::Closed => (ExternalStatus::Idle, None, None),
+            Standing::Connecting => (ExternalStatus::Connecting, None, None),
+            Standing::Connected(connection) => {
+                (ExternalStatus::Connected, None, connection.dialled.hands.protocol_version.clone())
+            }
+            Standing::Waiting { retry_at, .. } => (ExternalStatus::Unavailable, Some(*retry_at), None),
+            Standing::Failed { .. } => (ExternalStatus::Error, None, None),
+        };
+        LiveState {
+            status,
+            last_error: place.last_error.as_deref().map(ToOwned::to_owned),
+            circuit: Circuit { state: place.circuit, failures: place.failures, retry_at },
+            tool_count: self.known(List::Tools).map(|tools| tools.len() as u64),
+            protocol_version,
+        }
+    }
+}
+
+fn slot(
+    me: &Weak<Upstream>,
+    entry: &ServerEntry,
+    face: Face,
+    client: Option<Weak<Session>>,
+    rules: SlotRules,
+) -> Slot {
+    let is_shared = client.is_none();
+    let desk = Desk::new(me.clone(), client);
+    let owner = me.clone();
+    let opened = Arc::new(move |connection| {
+        if let Some(upstream) = owner.upgrade() {
+            upstream.opened(connection, is_shared);
+        }
+    });
+    Slot::new(entry.dial.clone(), face, desk, rules, opened)
+}

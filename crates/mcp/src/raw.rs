@@ -1,0 +1,136 @@
+//! Changing one value in a text of JSON, and not a byte more.
+//!
+//! What passes through Cofer is carried as it came. Where a name or a token must become another, only that value is replaced: the
+//! order of fields, their spelling, the spaces between them and whatever we do not know stay as they were.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The value at this path of field names, where there is one.
+pub fn at<'a>(json: &'a RawValue, path: &[&str]) -> Option<&'a RawValue> {
+    path.iter().try_fold(json, |object, name| field(object, name))
+}
+
+/// The text at this path.
+pub fn text_at<'a>(json: &'a RawValue, path: &[&str]) -> Option<Cow<'a, str>> {
+    #[derive(serde::Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<Text<'a>>(at(json, path)?.get()).ok().map(|Text(text)| text)
+}
+
+/// The same text with another value at this path; `None` where there is no such path.
+pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>> {
+    let old = at(json, path)?;
+    // `old` lies inside `json`.
+    let begin = old.get().as_ptr().addr() - json.get().as_ptr().addr();
+    let (before, after) = (&json.get()[..begin], &json.get()[begin + old.get().len()..]);
+    RawValue::from_string(format!("{before}{value}{after}")).ok()
+}
+
+/// The object with one more field in front; `None` if it is no object.
+pub fn with_new(json: &RawValue, name: &str, value: &str) -> Option<Box<RawValue>> {
+    let rest = json.get().strip_prefix('{')?;
+    let comma = if rest.trim_start() == "}" { "" } else { "," };
+    RawValue::from_string(format!("{{{}:{value}{comma}{rest}", quoted(name))).ok()
+}
+
+/// A text as JSON has it.
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// The last of its name counts, as it does for most readers.
+fn field<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    let mut json = serde_json::Deserializer::from_str(object.get());
+    json.deserialize_map(Field(name)).ok().flatten()
+}
+
+struct Field<'n>(&'n str);
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(is_it) = map.next_key_seed(Named(self.0))? {
+            if is_it {
+                found = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a key is this one.
+struct Named<'n>(&'n str);
+
+impl<'de> DeserializeSeed<'de> for Named<'_> {
+    type Value = bool;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Named<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
+        Ok(key == self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn only_the_value_changes_and_everything_else_stays_to_the_letter() {
+        let json =
+            raw(r#"{ "z": 1e400, "name" : "old", "_meta":{"progressToken": 7,"x":[ ]}, "a":"\u00e9" }"#);
+        assert_eq!(
+            with(&json, &["name"], "\"new\"").unwrap().get(),
+            r#"{ "z": 1e400, "name" : "new", "_meta":{"progressToken": 7,"x":[ ]}, "a":"\u00e9" }"#
+        );
+        assert_eq!(
+            with(&json, &["_meta", "progressToken"], "\"t\"").unwrap().get(),
+            r#"{ "z": 1e400, "name" : "old", "_meta":{"progressToken": "t","x":[ ]}, "a":"\u00e9" }"#
+        );
+        assert!(with(&json, &["missing"], "1").is_none());
+        assert!(with(&json, &["name", "deeper"], "1").is_none());
+    }
+
+    #[test]
+    fn values_are_found_under_names_however_these_are_written() {
+        let json = raw(r#"{"n\u0061me":"x","list":[{"name":"inner"}],"name":"last"}"#);
+        assert_eq!(text_at(&json, &["name"]).unwrap(), "last");
+        assert_eq!(at(&json, &["list"]).unwrap().get(), r#"[{"name":"inner"}]"#);
+        assert!(text_at(&json, &["list"]).is_none());
+        assert!(at(&raw("[1]"), &["name"]).is_none());
+    }
+
+    #[test]
+    fn a_field_is_added_in_front() {
+        assert_eq!(with_new(&raw("{}"), "a", "1").unwrap().get(), r#"{"a":1}"#);
+        assert_eq!(with_new(&raw(r#"{"b":2}"#), "a", "1").unwrap().get(), r#"{"a":1,"b":2}"#);
+        assert!(with_new(&raw("[]"), "a", "1").is_none());
+    }
+}

@@ -1,0 +1,289 @@
+//! Servers as files declare them: whoever wrote the file, the same list comes out of it.
+//!
+//! ```text
+//!   text ─► document (JSON with comments, or TOML) ─► which form is it?
+//!                                                       │
+//!     mcpServers · servers + inputs · mcp.servers · server.json · our own
+//!        └─────────┬─────────┘            │             │           │
+//!                entry (one server) ◄─────┴── package ◄─┘           │
+//!                  │  variables (${env:X}, ${input:X} become ${X})  │
+//!                  └──────────────► Declared ◄──────────────────────┘
+//! ```
+//!
+//! What belongs to another program and means nothing here is told as a warning, never an error: files of others have fields of
+//! others. In our own form the same is an error, since nobody else can have meant it.
+
+mod document;
+mod entry;
+mod package;
+mod variables;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cofer_model::{ExternalConfig, Namespacing, SecretName, ServerName, SessionMode, template};
+use serde_json::{Map, Value};
+
+/// Nobody writes a longer one by hand.
+pub const FILE_BYTES_MAX: usize = 4 << 20;
+const PRODUCT_NAME_CHARS_MAX: usize = 128;
+
+/// Why a file cannot be used, and where in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DeclaredError {
+    /// Such as `servers.time.args`; empty where it is the file as a whole.
+    pub field: String,
+    pub message: String,
+}
+
+impl DeclaredError {
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
+/// Whose file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `{"mcpServers": {…}}`: Claude Desktop, Cursor and many more.
+    Desktop,
+    /// `{"servers": {…}, "inputs": […]}`, or the same below `mcp`.
+    VsCode,
+    /// A product's manifest, with `mcp.servers`.
+    Product,
+    /// `server.json` of the MCP registry.
+    Registry,
+    /// What `cofer apply` takes.
+    Cofer,
+}
+
+/// What a file declares.
+#[derive(Clone, Debug)]
+pub struct Declared {
+    pub form: Form,
+    pub servers: Vec<DeclaredServer>,
+    /// Manifests, as they stand in the file.
+    pub products: Vec<Value>,
+    pub project: ProjectSettings,
+    /// What was not understood, and does nothing.
+    pub warnings: Vec<String>,
+    /// The secrets that it names, with what the file says about them.
+    pub secrets: BTreeMap<SecretName, Option<String>>,
+}
+
+/// Settings of the project; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProjectSettings {
+    pub description: Option<String>,
+    pub namespacing: Option<Namespacing>,
+}
+
+/// One server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeclaredServer {
+    /// Its name as the file has it, where that is a key.
+    pub key: Option<String>,
+    pub name: ServerName,
+    pub description: String,
+    pub config: ExternalConfig,
+    pub enabled: bool,
+    pub session: SessionMode,
+    /// For servers that are started with a file: whether the others start without it.
+    pub optional: bool,
+}
+
+/// A product's manifest.
+#[derive(Clone, Debug)]
+pub struct DeclaredProduct {
+    pub name: String,
+    pub version: String,
+    pub servers: Vec<DeclaredServer>,
+    pub warnings: Vec<String>,
+}
+
+/// What is noted down while a file is read.
+#[derive(Debug, Default)]
+struct Notes {
+    warnings: Vec<String>,
+    hints: BTreeMap<SecretName, String>,
+}
+
+impl Notes {
+    fn warn(&mut self, warning: impl Into<String>) {
+        self.warnings.push(warning.into());
+    }
+}
+
+/// The native tools that a file for `cofer serve --servers` declares.
+pub(crate) fn native_tools(text: &str) -> Result<Vec<Value>, DeclaredError> {
+    match document::parse(text)?.remove("nativeTools") {
+        None => Ok(Vec::new()),
+        Some(Value::Array(tools)) => Ok(tools),
+        Some(_) => Err(DeclaredError::new("nativeTools", "`nativeTools` is a list")),
+    }
+}
+
+/// Reads a file of any form that others have, or a manifest.
+pub fn import(text: &str) -> Result<Declared, DeclaredError> {
+    let document = document::parse(text)?;
+    let mut notes = Notes::default();
+    let (form, servers) = if let Some((field, servers)) = desktop(&document) {
+        (Form::Desktop, entry::all(field, servers, &mut notes)?)
+    } else if let Some(server) = package::found(&document) {
+        (Form::Registry, vec![package::read(server, &mut notes)?])
+    } else if let Some((field, servers, inputs)) = vs_code(&document) {
+        variables::note_inputs(inputs, &mut notes);
+        (Form::VsCode, entry::all(field, servers, &mut notes)?)
+    } else if document.get("mcp").is_some() && document.get("name").is_some() {
+        let DeclaredProduct { warnings, servers, .. } = product(&Value::Object(document.clone()))?;
+        notes.warnings = warnings;
+        let mut declared = finish(Form::Product, servers, notes)?;
+        declared.products.push(Value::Object(document));
+        return Ok(declared);
+    } else {
+        return Err(DeclaredError::new("", UNKNOWN_FORM));
+    };
+    if document.contains_key("nativeTools") {
+        notes.warn("`nativeTools` belong to `cofer serve --servers FILE` and are not imported");
+    }
+    finish(form, servers, notes)
+}
+
+const UNKNOWN_FORM: &str = "this is none of the files that can be read: it has neither `mcpServers` (Claude Desktop, Cursor), nor \
+     `servers` (VS Code), nor `mcp.servers` (product manifest), nor `packages` or `remotes` (server.json)";
+
+/// Reads a file for `cofer apply`: our own form, where everything must be understood.
+pub fn ours(text: &str) -> Result<Declared, DeclaredError> {
+    let document = document::parse(text)?;
+    let known = ["project", "servers", "products"];
+    if let Some(other) = document.keys().find(|key| !known.contains(&key.as_str())) {
+        let message =
+            format!("`{other}` is not known here; a file to apply has `project`, `servers` and `products`");
+        return Err(DeclaredError::new(other.clone(), message));
+    }
+    let mut notes = Notes::default();
+    let servers = document
+        .get("servers")
+        .map_or(Ok(Vec::new()), |servers| entry::all("servers", servers, &mut notes))?;
+    let products = match document.get("products") {
+        None => Vec::new(),
+        Some(Value::Array(products)) => products.clone(),
+        Some(_) => return Err(DeclaredError::new("products", "`products` is a list of manifests")),
+    };
+    for (at, manifest) in products.iter().enumerate() {
+        let read = product(manifest)
+            .map_err(|error| DeclaredError::new(format!("products[{at}].{}", error.field), error.message))?;
+        notes.warnings.extend(read.warnings);
+    }
+    if let Some(warning) = notes.warnings.iter().find(|warning| !warning.contains("is written out")) {
+        return Err(DeclaredError::new("servers", warning.clone()));
+    }
+    let project = document.get("project").map_or(Ok(ProjectSettings::default()), project_settings)?;
+    Ok(Declared { products, project, ..finish(Form::Cofer, servers, notes)? })
+}
+
+fn project_settings(value: &Value) -> Result<ProjectSettings, DeclaredError> {
+    let Value::Object(fields) = value else {
+        return Err(DeclaredError::new("project", "`project` is a table of settings"));
+    };
+    let mut settings = ProjectSettings::default();
+    for (name, value) in fields {
+        let field = format!("project.{name}");
+        let text =
+            value.as_str().ok_or_else(|| DeclaredError::new(&*field, format!("`{field}` is a text")))?;
+        match name.as_str() {
+            "description" => settings.description = Some(text.to_owned()),
+            "namespacing" => {
+                let parsed = text.parse();
+                let parsed = parsed.map_err(|error: cofer_model::project::UnknownNamespacing| {
+                    DeclaredError::new(&*field, error.to_string())
+                })?;
+                settings.namespacing = Some(parsed);
+            }
+            _ => {
+                let message =
+                    format!("`{field}` is not known; a project has `description` and `namespacing`");
+                return Err(DeclaredError::new(field, message));
+            }
+        }
+    }
+    Ok(settings)
+}
+
+/// Reads a product's manifest. What else is in it is the product's own business.
+pub fn product(manifest: &Value) -> Result<DeclaredProduct, DeclaredError> {
+    let text = |field: &str| match manifest.get(field) {
+        None => Ok(None),
+        Some(Value::String(text)) if is_label(text) => Ok(Some(text.clone())),
+        Some(_) => {
+            let rule = format!("`{field}` is a text of 1 to {PRODUCT_NAME_CHARS_MAX} visible characters");
+            Err(DeclaredError::new(field, rule))
+        }
+    };
+    let name =
+        text("name")?.ok_or_else(|| DeclaredError::new("name", "a product's manifest has a `name`"))?;
+    let version = text("version")?.unwrap_or_default();
+    let servers = manifest.get("mcp").and_then(|mcp| mcp.get("servers"));
+    let servers = servers.ok_or_else(|| {
+        DeclaredError::new("mcp.servers", "a product's manifest lists its servers in `mcp.servers`")
+    })?;
+    let mut notes = Notes::default();
+    let servers = entry::all("mcp.servers", servers, &mut notes)?;
+    check_names(&servers)?;
+    Ok(DeclaredProduct { name, version, servers, warnings: notes.warnings })
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=PRODUCT_NAME_CHARS_MAX).contains(&text.chars().count())
+        && !text.contains(char::is_control)
+        && uuid::Uuid::try_parse(text).is_err()
+}
+
+/// Where `mcpServers` is, as this or that program writes it.
+fn desktop(document: &Map<String, Value>) -> Option<(&'static str, &Value)> {
+    ["mcpServers", "mcp_servers"].into_iter().find_map(|field| Some((field, document.get(field)?)))
+}
+
+/// `mcp.json` has the servers at the top, `settings.json` below `mcp`.
+fn vs_code(document: &Map<String, Value>) -> Option<(&'static str, &Value, Option<&Value>)> {
+    if let Some(servers) = document.get("servers") {
+        return Some(("servers", servers, document.get("inputs")));
+    }
+    if let Some(servers) = document.get("mcp.servers") {
+        return Some(("mcp.servers", servers, document.get("mcp.inputs")));
+    }
+    let mcp = document.get("mcp").filter(|_| !document.contains_key("name"))?;
+    Some(("mcp.servers", mcp.get("servers")?, mcp.get("inputs")))
+}
+
+fn finish(form: Form, servers: Vec<DeclaredServer>, notes: Notes) -> Result<Declared, DeclaredError> {
+    check_names(&servers)?;
+    let texts = servers.iter().flat_map(|server| server.config.texts());
+    let hint = |name: SecretName| {
+        let hint = notes.hints.get(&name).cloned();
+        (name, hint)
+    };
+    let secrets = template::names(texts).into_iter().map(hint).collect();
+    Ok(Declared {
+        form,
+        servers,
+        products: Vec::new(),
+        project: ProjectSettings::default(),
+        warnings: notes.warnings,
+        secrets,
+    })
+}
+
+fn check_names(servers: &[DeclaredServer]) -> Result<(), DeclaredError> {
+    let mut seen = BTreeSet::new();
+    match servers.iter().find(|server| !seen.insert(&server.name)) {
+        None => Ok(()),
+        Some(twice) => {
+            let message = format!("two servers are called `{}`; give one of them another name", twice.name);
+            Err(DeclaredError::new(twice.name.as_str(), message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

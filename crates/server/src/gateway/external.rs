@@ -1,0 +1,217 @@
+//! How an external server is reached: a child process, or over HTTP. Secrets are put in at the moment of connecting, and nowhere kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cofer_gateway::{Dial, DialError, Dialled, Held};
+use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
+use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
+use cofer_model::mask::Mask;
+use cofer_model::{ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
+use cofer_sandbox::LogSink;
+use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use crate::keyring::KeyRing;
+
+/// As long as connecting may take at all: whoever dials bounds it.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long dropped connections over HTTP are left alone at first.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+/// How long a child whose stdout has ended is given to tell how it ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const CALLS_AT_ONCE: usize = 64;
+const CALLS_WAITING: usize = 1024;
+
+/// What every dialling needs.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub keyring: Arc<KeyRing>,
+    pub guardian: Guardian,
+    pub http: reqwest::Client,
+    pub message_bytes_max: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct ExternalDial {
+    means: Arc<Means>,
+    project: ProjectId,
+    name: String,
+    config: ExternalConfig,
+}
+
+type Secrets = BTreeMap<SecretName, SecretString>;
+
+impl ExternalDial {
+    pub(super) fn new(means: Arc<Means>, project: ProjectId, name: String, config: ExternalConfig) -> Self {
+        Self { means, project, name, config }
+    }
+}
+
+#[async_trait]
+impl Dial for ExternalDial {
+    async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
+        let secrets = self.secrets().await?;
+        let mut mask = Mask::default();
+        secrets.values().for_each(|value| mask.hide(value));
+        let mask = Arc::new(mask);
+        let limits = Limits {
+            in_flight_max: CALLS_AT_ONCE,
+            queue_max: CALLS_WAITING,
+            message_bytes_max: self.means.message_bytes_max,
+        };
+        let (pump, held) = match &self.config {
+            ExternalConfig::Stdio(config) => self.start(config, &secrets, limits, mask.clone())?,
+            ExternalConfig::Http(config) => {
+                let target = self.target(config, &secrets)?;
+                over(
+                    wire::streamable(target, self.means.http.clone(), self.wire_limits()),
+                    limits,
+                    mask.clone(),
+                )
+            }
+            ExternalConfig::Sse(config) => {
+                let target = self.target(config, &secrets)?;
+                let wire = wire::sse(target, self.means.http.clone(), self.wire_limits()).await;
+                over(wire.map_err(|fault| of_fault(&fault, &mask))?, limits, mask.clone())
+            }
+        };
+        pump.listen(ear);
+        match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
+            Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
+            Err(error) => {
+                let why = held.last_words().await.unwrap_or_else(|| error.to_string());
+                Err(DialError::of_server(error.kind(), why))
+            }
+        }
+    }
+
+    fn takes_many(&self) -> bool {
+        true
+    }
+
+    fn first_wait(&self) -> Duration {
+        match self.config {
+            ExternalConfig::Stdio(_) => Duration::ZERO,
+            ExternalConfig::Sse(_) | ExternalConfig::Http(_) => FIRST_WAIT,
+        }
+    }
+}
+
+impl ExternalDial {
+    /// The secrets that its configuration names. None is missing.
+    async fn secrets(&self) -> Result<Secrets, DialError> {
+        let named = template::names(self.config.texts());
+        if named.is_empty() {
+            return Ok(Secrets::new());
+        }
+        let opened = self.means.keyring.open_secrets(self.project).await;
+        let mut secrets = opened.map_err(|error| {
+            DialError::of_ours(error.kind(), format!("the project's secrets cannot be opened: {error}"))
+        })?;
+        secrets.retain(|name, _| named.contains(name));
+        let missing: BTreeSet<_> = named.into_iter().filter(|name| !secrets.contains_key(name)).collect();
+        if missing.is_empty() {
+            return Ok(secrets);
+        }
+        let names = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "server `{}` names secrets that the project does not have: {names}; set them with `cofer secret set`",
+            self.name
+        );
+        Err(DialError::of_ours(Kind::PreconditionFailed, message))
+    }
+
+    fn start(
+        &self,
+        config: &StdioConfig,
+        secrets: &Secrets,
+        limits: Limits,
+        mask: Arc<Mask>,
+    ) -> Result<(Pump, Arc<dyn Held>), DialError> {
+        let args: Result<Vec<_>, _> =
+            config.args.iter().map(|arg| Ok(filled(arg, secrets)?.expose_secret().to_owned())).collect();
+        let environment: Result<Vec<_>, DialError> =
+            config.env.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
+        let spec = ChildSpec {
+            program: config.command.clone(),
+            args: args?,
+            environment: environment?,
+            cwd: config.cwd.as_ref().map(PathBuf::from),
+        };
+        let (name, told) = (self.name.clone(), mask.clone());
+        let logs: LogSink = Arc::new(move |_, line: &[u8]| {
+            let line = String::from_utf8_lossy(line);
+            tracing::debug!(server = %name, "server {name} says: {}", told.apply(line.trim_end()));
+        });
+        let child = self
+            .means
+            .guardian
+            .spawn(&spec, logs)
+            .map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
+        let streams =
+            child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;
+        let pump = Pump::start(streams.stdin, streams.stdout, limits);
+        Ok((pump, Arc::new(HeldChild { child, mask })))
+    }
+
+    fn target(&self, config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialError> {
+        let url = filled(&config.url, secrets)?;
+        let url = Url::parse(url.expose_secret())
+            .map_err(|error| DialError::of_ours(Kind::Invalid, format!("its URL cannot be read: {error}")))?;
+        let headers: Result<Vec<_>, DialError> =
+            config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
+        Ok(HttpTarget { url, headers: headers? })
+    }
+
+    fn wire_limits(&self) -> WireLimits {
+        WireLimits { message_bytes_max: self.means.message_bytes_max, ..WireLimits::default() }
+    }
+}
+
+fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
+    // Which are missing was told before.
+    template::fill(text, secrets)
+        .map_err(|_| DialError::of_ours(Kind::PreconditionFailed, "a secret is missing"))
+}
+
+fn over(wire: Wire, limits: Limits, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
+    let pump = Pump::start(wire.stdin, wire.stdout, limits);
+    (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+}
+
+fn of_fault(fault: &WireFault, mask: &Mask) -> DialError {
+    DialError::of_server(fault.kind, mask.apply(&fault.message).into_owned())
+}
+
+/// A child lives as long as somebody holds it.
+#[derive(Debug)]
+struct HeldChild {
+    child: ChildProcess,
+    mask: Arc<Mask>,
+}
+
+#[async_trait]
+impl Held for HeldChild {
+    async fn last_words(&self) -> Option<String> {
+        let end = tokio::time::timeout(LAST_WORDS, self.child.ended()).await.ok()?;
+        Some(self.mask.apply(&format!("it {end}")).into_owned())
+    }
+}
+
+#[derive(Debug)]
+struct HeldWire {
+    fault: Fault,
+    mask: Arc<Mask>,
+}
+
+#[async_trait]
+impl Held for HeldWire {
+    async fn last_words(&self) -> Option<String> {
+        Some(self.mask.apply(&self.fault.get()?.message).into_owned())
+    }
+}

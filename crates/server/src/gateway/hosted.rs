@@ -1,0 +1,89 @@
+//! How a hosted server is reached: through the bridge that its supervisor keeps, or, without one, at its endpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cofer_gateway::{Dial, DialError, Dialled};
+use cofer_mcp::{Ear, Face, Handshake};
+use cofer_model::mask::Mask;
+use cofer_model::{HostedStatus, Kind};
+use cofer_supervisor::{CallRefused, Truth};
+
+use crate::hosting::Entry;
+
+/// A server that starts again is waited for; one that rests in a crash loop is not.
+const RESTART_PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct HostedDial(pub Arc<Entry>);
+
+#[async_trait]
+impl Dial for HostedDial {
+    async fn dial(&self, _face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
+        let mut truth = self.0.supervised.truth();
+        let settled = truth.wait_for(is_settled);
+        // In time or not: how it stands now is asked below.
+        let _ = tokio::time::timeout(RESTART_PATIENCE, settled).await;
+        let pump = self.0.supervised.line().map_err(|refused| not_there(&refused))?;
+        pump.listen(ear);
+        let facts = self.0.supervised.truth().borrow().facts.clone();
+        let hands = Handshake {
+            protocol_version: facts.protocol_version,
+            server_info: facts.server_info,
+            // A server that was taken over was greeted by an earlier life of Cofer: what it offers is asked, not assumed.
+            capabilities: None,
+            instructions: None,
+        };
+        Ok(Dialled { pump, hands, mask: self.mask().await, held: Arc::new(()) })
+    }
+
+    fn takes_many(&self) -> bool {
+        false
+    }
+
+    fn first_wait(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl HostedDial {
+    /// Hides what it was given in confidence.
+    async fn mask(&self) -> Arc<Mask> {
+        let planner = &self.0.planner;
+        let config = &planner.blueprint().config;
+        let secrets: BTreeMap<_, _> =
+            planner.office.open_secrets_named_by(planner.project_id, config).await.unwrap_or_default();
+        let mut mask = Mask::default();
+        secrets.values().for_each(|value| mask.hide(value));
+        Arc::new(mask)
+    }
+}
+
+/// Whether waiting would change nothing soon.
+fn is_settled(truth: &Truth) -> bool {
+    match truth.status {
+        HostedStatus::Creating => false,
+        HostedStatus::Restarting => truth.next_try.is_some(),
+        _ => true,
+    }
+}
+
+fn not_there(refused: &CallRefused) -> DialError {
+    match refused {
+        CallRefused::NotReady { status, reason, retry_after } => {
+            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            DialError {
+                retry_after: Some((*retry_after).max(RETRY_AFTER)),
+                ..DialError::of_ours(Kind::Unavailable, format!("it is {status}{reason}"))
+            }
+        }
+        CallRefused::NoBridge => DialError::of_ours(
+            Kind::Conflict,
+            "it has no stdio bridge; add it by its URL (`cofer server add NAME --url …`) to have its tools here",
+        ),
+        CallRefused::Pump(error) => DialError::of_ours(error.kind(), error.to_string()),
+    }
+}

@@ -1,0 +1,18 @@
+//! Where the gateway's record of calls is kept.
+
+use async_trait::async_trait;
+use cofer_gateway::Ledger;
+use cofer_model::ToolCallRecord;
+use cofer_store::Store;
+
+use crate::http::error::chain;
+
+#[derive(Debug)]
+pub(super) struct StoredLedger(pub Store);
+
+#[async_trait]
+impl Ledger for StoredLedger {
+    async fn write(&self, records: &[ToolCallRecord]) -> Result<(), String> {
+        self.0.record_calls(records).await.map(drop).map_err(|error| chain(&error))
+    }
+}

@@ -1,0 +1,56 @@
+//! The gateway, put together: what is registered comes from the store and the fleet, servers are dialled by `hosted` and `external`, and
+//! what was called goes into the store.
+
+mod connections;
+mod external;
+mod file;
+mod hosted;
+mod ledger;
+mod registry;
+
+use std::sync::Arc;
+
+use cofer_gateway::{Gateway, Native};
+use cofer_mcp::wire::http_client;
+use cofer_sandbox::child::Guardian;
+use cofer_store::Store;
+
+use external::Means;
+pub use file::{FileError, ServersFile};
+use ledger::StoredLedger;
+use registry::StoredRegistry;
+
+use crate::hosting::Hosting;
+use crate::keyring::KeyRing;
+use crate::registry::Connections;
+use crate::settings::GatewaySettings;
+
+/// What the registry asks of it.
+pub fn connections(gateway: &Arc<Gateway>) -> Arc<dyn Connections> {
+    Arc::new(connections::Connected(gateway.clone()))
+}
+
+/// Starts it. Nothing is connected before it is used.
+pub fn open(
+    store: &Store,
+    keyring: &Arc<KeyRing>,
+    hosting: &Arc<Hosting>,
+    settings: &GatewaySettings,
+    file: &Arc<ServersFile>,
+    natives: Vec<Arc<Native>>,
+) -> Arc<Gateway> {
+    let means = Means {
+        keyring: keyring.clone(),
+        guardian: Guardian::of_this_program(),
+        http: http_client(),
+        message_bytes_max: hosting.settings().message_bytes_max,
+    };
+    let registry = StoredRegistry {
+        store: store.clone(),
+        hosting: hosting.clone(),
+        means: Arc::new(means),
+        default_project: hosting.default_project(),
+        file: file.clone(),
+    };
+    Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, settings.rules)
+}

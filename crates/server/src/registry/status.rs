@@ -1,0 +1,62 @@
+//! What callers see of an external server.
+
+use cofer_model::{
+    Circuit, ExternalConfig, ExternalServer, ExternalStatus, Moment, ProductId, ProjectName, ServerId,
+    ServerName, SessionMode, Transport,
+};
+use serde::Serialize;
+
+use super::LiveState;
+
+#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+pub struct ExternalServerStatus {
+    pub id: ServerId,
+    pub name: ServerName,
+    pub project: ProjectName,
+    /// The product that brought it.
+    pub product_id: Option<ProductId>,
+    pub description: String,
+    pub transport: Transport,
+    /// As it was written; passwords that are no `${NAME}` are masked.
+    #[schema(value_type = Object)]
+    pub config: ExternalConfig,
+    pub enabled: bool,
+    pub session: SessionMode,
+    pub status: ExternalStatus,
+    pub last_error: Option<String>,
+    pub circuit: Circuit,
+    /// `null` before it was ever asked.
+    pub tool_count: Option<u64>,
+    pub protocol_version: Option<String>,
+    pub created_at: Moment,
+    pub updated_at: Moment,
+}
+
+impl ExternalServerStatus {
+    /// `discovered` is how many tools are known from before.
+    pub(crate) fn of(
+        server: ExternalServer,
+        project: &ProjectName,
+        live: LiveState,
+        discovered: Option<u64>,
+    ) -> Self {
+        Self {
+            id: server.id,
+            name: server.name,
+            project: project.clone(),
+            product_id: server.product_id,
+            description: server.description,
+            transport: server.config.transport(),
+            config: server.config.shown(),
+            enabled: server.enabled,
+            session: server.session,
+            status: live.status,
+            last_error: live.last_error,
+            circuit: live.circuit,
+            tool_count: live.tool_count.or(discovered),
+            protocol_version: live.protocol_version,
+            created_at: server.created_at,
+            updated_at: server.updated_at,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `/mcp` and `/projects/:project/mcp`: a project's tools, resources and prompts for MCP clients, over streamable HTTP.
+//!
+//! ```text
+//!   POST ─► request ─┬─ answered before anything else is said ─► JSON
+//!                    └─ otherwise ─► stream of events: what is said meanwhile, then the answer
+//!   GET  ─► stream of events that belong to no call; with `Last-Event-ID`, whatever was missed on any stream
+//! ```
+//!
+//! A stream can be left and read on from any connection: the call it belongs to goes on. A call that was left before anything was said on
+//! it is called off, because nobody could ever find its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::{Bytes, BytesMut};
+use cofer_gateway::endpoint::{self, Exchange, HANDSHAKE_VERSIONS, Received};
+use cofer_gateway::{Caller as Recorded, Next, Outbox, Project, Reading, Session};
+use cofer_mcp::client::FromClient;
+use cofer_mcp::message::{Reply, RpcError, response};
+use cofer_model::project::DEFAULT_PROJECT;
+use cofer_model::{Kind, Reference};
+use futures_util::stream;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, timeout};
+
+use super::tools;
+use crate::app::App;
+use crate::auth::{Caller, McpUser};
+use crate::http::ApiError;
+use crate::http::extract::{BodyLimits, Path, read_body, require_json};
+use crate::http::observe::Trace;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// After this long without an answer a stream is opened, so that whoever is between sees that somebody is there.
+const STREAM_AFTER: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// From this version on, a stream begins with an event that says nothing, so that it can be resumed from its beginning.
+const PRIMED_SINCE: &str = "2025-11-25";
+
+/// Who is asking, and for which project.
+struct Visitor {
+    caller: McpUser,
+    reference: Option<Reference>,
+}
+
+pub async fn post_default(
+    State(app): State<App>,
+    caller: McpUser,
+    trace_id: Trace,
+    request: Request,
+) -> Response {
+    answered(post(&app, Visitor { caller, reference: None }, trace_id, request).await)
+}
+
+pub async fn post_project(
+    State(app): State<App>,
+    caller: McpUser,
+    Path(reference): Path<Reference>,
+    trace_id: Trace,
+    request: Request,
+) -> Response {
+    answered(post(&app, Visitor { caller, reference: Some(reference) }, trace_id, request).await)
+}
+
+pub async fn get_default(State(app): State<App>, caller: McpUser, headers: HeaderMap) -> Response {
+    answered(listen(&app, &Visitor { caller, reference: None }, &headers))
+}
+
+pub async fn get_project(
+    State(app): State<App>,
+    caller: McpUser,
+    Path(reference): Path<Reference>,
+    headers: HeaderMap,
+) -> Response {
+    answered(listen(&app, &Visitor { caller, reference: Some(reference) }, &headers))
+}
+
+pub async fn delete_default(State(app): State<App>, caller: McpUser, headers: HeaderMap) -> Response {
+    answered(leave(&app, &Visitor { caller, reference: None }, &headers))
+}
+
+pub async fn delete_project(
+    State(app): State<App>,
+    caller: McpUser,
+    Path(reference): Path<Reference>,
+    headers: HeaderMap,
+) -> Response {
+    answered(leave(&app, &Visitor { caller, reference: Some(reference) }, &headers))
+}
+
+fn answered(outcome: Result<Response, ApiError>) -> Response {
+    outcome.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) -> Result<Response, ApiError> {
+    require_json(request.headers())?;
+    let headers = request.headers().clone();
+    let limits = BodyLimits { bytes_max: app.settings.body_bytes_max, timeout: app.settings.body_timeout };
+    let body = read_body(request, limits).await?;
+    let message = match FromClient::parse(&body) {
+        Ok(message) => message,
+        Err(error) => return Ok(refused(&error)),
+    };
+    if let FromClient::Request { id, method, params } = &message
+        && method == "initialize"
+    {
+        return open(app, &visitor, id, *params).await;
+    }
+    let (project, session) = find(app, &visitor, &headers)?;
+    let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
+    match endpoint::receive(&project, &session, message, caller) {
+        Received::Accepted => Ok(StatusCode::ACCEPTED.into_response()),
+        Received::Exchange(exchange) => Ok(answer(&session, exchange, takes_streams(&headers)).await),
+    }
+}
+
+async fn open(
+    app: &App,
+    visitor: &Visitor,
+    id: &RawValue,
+    params: Option<&RawValue>,
+) -> Result<Response, ApiError> {
+    let default = Reference::Name(DEFAULT_PROJECT.to_owned());
+    let reference = visitor.reference.as_ref().unwrap_or(&default);
+    let project = match &visitor.caller {
+        McpUser::Token(caller) => tools::project(app, caller, reference).await?,
+        McpUser::Anybody => {
+            let found = app.store.project(reference).await?;
+            let found = found.ok_or_else(|| ApiError::not_found("project", reference))?;
+            let ready = app.gateway.project(found.id).await;
+            let ready = ready.map_err(|error| ApiError::new(Kind::Unavailable, error))?;
+            ready.ok_or_else(|| ApiError::not_found("project", reference))?
+        }
+    };
+    match endpoint::open_session(&project, id, params, visitor.caller.owner()) {
+        Ok((session, hello)) => {
+            let mut response = json(StatusCode::OK, hello);
+            let id = HeaderValue::from_str(&session.id).unwrap_or_else(|_| HeaderValue::from_static(""));
+            response.headers_mut().insert(SESSION_ID, id);
+            Ok(response)
+        }
+        Err(error) => Ok(json(StatusCode::BAD_REQUEST, response(id, &Reply::Error(error)))),
+    }
+}
+
+/// The session that this request names, if it is this visitor's.
+fn find(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<(Arc<Project>, Arc<Session>), ApiError> {
+    if let Some(version) = headers.get(PROTOCOL_VERSION)
+        && !HANDSHAKE_VERSIONS.iter().any(|known| version == known)
+    {
+        let known = HANDSHAKE_VERSIONS.join(", ");
+        let message = format!("this MCP-Protocol-Version is not spoken here; these are: {known}");
+        return Err(ApiError::new(Kind::Malformed, message));
+    }
+    let id = headers.get(SESSION_ID).ok_or_else(|| {
+        ApiError::new(Kind::Malformed, "the header Mcp-Session-Id is missing; begin with `initialize`")
+    })?;
+    let unknown = || ApiError::new(Kind::NotFound, "there is no such session; begin anew with `initialize`");
+    let (project, session) = id.to_str().ok().and_then(|id| app.gateway.session(id)).ok_or_else(unknown)?;
+    let is_here = match &visitor.reference {
+        None => project.name == DEFAULT_PROJECT,
+        Some(Reference::Name(name)) => project.name == *name,
+        Some(Reference::Id(id)) => project.id.0 == *id,
+    };
+    if !is_here || session.owner != visitor.caller.owner() || session.is_closed() {
+        return Err(unknown());
+    }
+    Ok((project, session))
+}
+
+async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool) -> Response {
+    let Exchange { stream, answer } = exchange;
+    let mut answer = answer;
+    if takes_streams {
+        tokio::select! {
+            biased;
+            _ = stream.after(0) => {}
+            answer = &mut answer => return whole(session, stream, answer),
+            () = sleep(STREAM_AFTER) => {}
+        }
+    } else {
+        let answer = answer.await;
+        return answer
+            .map_or_else(|| StatusCode::ACCEPTED.into_response(), |answer| json(StatusCode::OK, answer));
+    }
+    session.keep(&stream);
+    let answering = stream.clone();
+    // Ends with the call, which ends with the session at the latest.
+    tokio::spawn(async move {
+        answering.finish(answer.await);
+    });
+    events(session, stream, 0)
+}
+
+/// The answer came before anything else was said, or with it.
+fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Vec<u8>>) -> Response {
+    match answer {
+        Some(answer) if stream.is_unused() => json(StatusCode::OK, answer),
+        answer => {
+            stream.finish(answer);
+            events(session, stream, 0)
+        }
+    }
+}
+
+fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let (_, session) = find(app, visitor, headers)?;
+    if !takes_streams(headers) {
+        let message = "a stream of events is sent here; ask for it with `Accept: text/event-stream`";
+        return Err(ApiError::new(Kind::MethodNotAllowed, message));
+    }
+    session.note_use();
+    let Some(last) = headers.get(LAST_EVENT_ID) else {
+        let general = session.general.clone();
+        let from = general.last();
+        return Ok(events(&session, general, from));
+    };
+    let found = last.to_str().ok().and_then(|last| last.split_once('-')).and_then(|(stream, number)| {
+        Some((session.find_stream(stream.parse().ok()?)?, number.parse().ok()?))
+    });
+    let (stream, from) = found.ok_or_else(|| {
+        ApiError::new(Kind::NotFound, "what was said on that stream is not kept any more; ask again")
+    })?;
+    Ok(events(&session, stream, from))
+}
+
+fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let (project, session) = find(app, visitor, headers)?;
+    project.dismiss(&session.id);
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn takes_streams(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepts.flat_map(|value| value.split(',')).any(|kind| {
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        kind.eq_ignore_ascii_case("text/event-stream") || kind == "*/*" || kind.eq_ignore_ascii_case("text/*")
+    })
+}
+
+fn json(status: StatusCode, mut message: Vec<u8>) -> Response {
+    while message.last() == Some(&b'\n') {
+        message.pop();
+    }
+    let mut response = Response::new(Body::from(message));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// What is no message of JSON-RPC has no id to answer to.
+fn refused(error: &RpcError) -> Response {
+    json(StatusCode::BAD_REQUEST, response(RawValue::NULL, &Reply::Error(error.clone())))
+}
+
+struct Feed {
+    session: Arc<Session>,
+    outbox: Arc<Outbox>,
+    /// The last message that was sent.
+    sent: u64,
+    is_primed: bool,
+    _reading: Reading,
+}
+
+/// A stream of events from an outbox, from after this message on.
+fn events(session: &Arc<Session>, outbox: Arc<Outbox>, sent: u64) -> Response {
+    let is_primed = session.protocol_version < PRIMED_SINCE || sent > 0;
+    let feed = Feed { session: session.clone(), outbox, sent, is_primed, _reading: session.reads() };
+    let body = stream::unfold(feed, |mut feed| async move {
+        let event = feed.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(event), feed))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    response
+}
+
+impl Feed {
+    async fn next(&mut self) -> Option<Bytes> {
+        if !self.is_primed {
+            self.is_primed = true;
+            return Some(Bytes::from(format!("id: {}-0\ndata: \n\n", self.outbox.stream)));
+        }
+        let next = tokio::select! {
+            biased;
+            next = timeout(KEEP_ALIVE, self.outbox.after(self.sent)) => next,
+            () = self.session.closed() => return None,
+        };
+        match next {
+            Ok(Next::Message(number, message)) => {
+                self.sent = number;
+                Some(event(self.outbox.stream, number, &message))
+            }
+            Ok(Next::End) => None,
+            Err(_quiet) => Some(Bytes::from_static(b": still here\n\n")),
+        }
+    }
+}
+
+fn event(stream: u64, number: u64, message: &[u8]) -> Bytes {
+    let mut event = BytesMut::with_capacity(message.len() + 48);
+    event.extend_from_slice(format!("id: {stream}-{number}\nevent: message\ndata: ").as_bytes());
+    event.extend_from_slice(message);
+    event.extend_from_slice(b"\n\n");
+    event.freeze()
+}
+
+impl McpUser {
+    fn owner(&self) -> String {
+        match self {
+            Self::Token(caller) => caller.id(),
+            Self::Anybody => String::new(),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Token(caller) => Caller::name(caller),
+            Self::Anybody => "anybody".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+-- The registry: every server's place in the order of registration, external servers, products, the tools that were
+-- discovered, and the record of calls. Its twin is ../postgres; a test compares the two.
+
+-- One row for each server, hosted or external: a name is used once in a project, and whoever registers later has the
+-- higher position. A position is never used again.
+CREATE TABLE kb.server_register (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    server_id TEXT NOT NULL UNIQUE,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    UNIQUE (project_id, name)
+);
+INSERT INTO kb.server_register (server_id, project_id, name, kind)
+    SELECT id, project_id, name, 'hosted' FROM kb.agent_workspaces WHERE container_type = 'mcp_server' ORDER BY id;
+
+-- Sets of servers that came with one manifest.
+CREATE TABLE kb.products (
+    id TEXT PRIMARY KEY,
+    project_id TEXT NOT NULL REFERENCES projects (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    version TEXT NOT NULL,
+    manifest TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    UNIQUE (project_id, name)
+);
+
+ALTER TABLE kb.project_mcp_servers ADD COLUMN session TEXT NOT NULL DEFAULT 'auto';
+CREATE INDEX kb.project_mcp_servers_by_product_id ON project_mcp_servers (product_id);
+
+-- Tools as servers listed them, to the letter.
+CREATE TABLE kb.project_mcp_tools (
+    server_id TEXT NOT NULL REFERENCES server_register (server_id) ON DELETE CASCADE,
+    position BIGINT NOT NULL,
+    name TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    tool TEXT NOT NULL,
+    PRIMARY KEY (server_id, name)
+);
+
+-- Calls are read newest first, page by page.
+DROP INDEX kb.agent_run_tool_calls_by_project_id_and_created_at;
+DROP INDEX kb.agent_run_tool_calls_by_run_id;
+CREATE INDEX kb.agent_run_tool_calls_by_project_id_and_created_at
+    ON agent_run_tool_calls (project_id, created_at, id);
+CREATE INDEX kb.agent_run_tool_calls_by_run_id ON agent_run_tool_calls (run_id) WHERE run_id IS NOT NULL;
