@@ -3,6 +3,7 @@
 //! Order is kept where it matters: what comes after `initialize` waits for its answer, and what comes after `notifications/initialized`
 //! until that was accepted. A cancelled request is no longer read for, and the upstream is told.
 //!
+//! Who has said everything (stdin ends) still hears the answers; who does not listen any more (stdout is dropped) need not wait for them.
 //! Every task that is at work for the wire is owned here, and ends with it.
 
 use std::collections::{HashMap, VecDeque};
@@ -96,7 +97,11 @@ impl<D: Delivery> Carrier<D> {
                     }
                 }
                 Cause::Line(Ok(Some(Line::TooLong { .. }))) => {}
-                Cause::Line(Ok(None) | Err(_)) | Cause::Broken => break,
+                Cause::Line(Ok(None) | Err(_)) => {
+                    self.finish().await;
+                    break;
+                }
+                Cause::Broken => break,
                 Cause::Delivered(delivered) => {
                     self.forget(&delivered);
                     self.let_held_ones_go();
@@ -104,6 +109,19 @@ impl<D: Delivery> Carrier<D> {
             }
         }
         self.end(listening).await;
+    }
+
+    /// Until everything is answered, or nobody wants to know.
+    async fn finish(&mut self) {
+        loop {
+            let delivered = tokio::select! {
+                delivered = self.deliveries.join_next_with_id() => delivered,
+                () = self.anchor.broken() => return,
+            };
+            let Some(delivered) = delivered else { return };
+            self.forget(&delivered);
+            self.let_held_ones_go();
+        }
     }
 
     async fn dispatch(&mut self, message: Outgoing) {

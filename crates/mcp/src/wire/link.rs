@@ -61,8 +61,8 @@ impl Link {
 
     /// A message met with trouble: whoever waits for its answer hears, and the wire ends if it must.
     pub(super) async fn report(&self, message: &Outgoing, trouble: Trouble) {
-        if let Some(id) = message.request_id() {
-            self.say(trouble.answer_to(id)).await;
+        if let Some(id) = message.raw_id() {
+            self.say(trouble.answer_to(id.get())).await;
         } else {
             tracing::debug!("an upstream did not take {:?}: {}", message.method(), trouble.message);
         }

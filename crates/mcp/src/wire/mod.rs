@@ -4,7 +4,7 @@
 //!                      ┌─ carrier ──────────────────────────────┐
 //!   pump ─► stdin ───► │ a line: POST it, many at once          │ ──► upstream
 //!   pump ◄─ stdout ◄── │ a body, an event: a line               │ ◄── upstream
-//!                      └─ ends with stdin, or with a fault ─────┘
+//!                      └─ ends with the pump, or with a fault ──┘
 //! ```
 //!
 //! [`streamable()`] is the transport of today, [`sse()`] the one before it. Both share the carrier ([`carrier`]), which knows about order,
@@ -49,7 +49,7 @@ const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 16;
 const REDIRECTS_MAX: usize = 5;
 
-/// Both ends of an upstream, for [`crate::Pump::start`]. It ends when `stdin` is dropped.
+/// Both ends of an upstream, for [`crate::Pump::start`]. It ends when both are dropped, or `stdin` is and all is answered.
 pub struct Wire {
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,

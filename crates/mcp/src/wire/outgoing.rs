@@ -22,10 +22,13 @@ pub(super) struct Label {
     pub name: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum What {
     Request {
+        /// As text, to be compared.
         id: String,
+        /// As it was written, to be sent back.
+        raw_id: Box<RawValue>,
         method: String,
     },
     Notification {
@@ -94,6 +97,14 @@ impl Outgoing {
         }
     }
 
+    /// The same as it was written.
+    pub(super) fn raw_id(&self) -> Option<&RawValue> {
+        match &self.what {
+            What::Request { raw_id, .. } => Some(raw_id),
+            What::Notification { .. } | What::Answer => None,
+        }
+    }
+
     pub(super) fn is_initialize(&self) -> bool {
         self.request_id().is_some() && self.method() == Some("initialize")
     }
@@ -112,7 +123,9 @@ impl What {
     fn of(envelope: Envelope<'_>, params: &Params<'_>) -> Self {
         let Envelope { id, method, .. } = envelope;
         match (id, method) {
-            (Some(id), Some(method)) => Self::Request { id: id_text(id), method: method.into_owned() },
+            (Some(id), Some(method)) => {
+                Self::Request { id: id_text(id), raw_id: id.to_owned(), method: method.into_owned() }
+            }
             (None, Some(method)) => {
                 let cancelled = params.request_id.filter(|_| method == "notifications/cancelled");
                 let cancels = cancelled.map(id_text);
@@ -137,9 +150,9 @@ impl Label {
     }
 }
 
-/// Some servers send numbers back as text, so an id is compared without its quotes.
+/// Some servers send numbers back as text, and text may be written in many ways, so an id is compared by what it says.
 pub(super) fn id_text(id: &RawValue) -> String {
-    id.get().trim_matches('"').to_owned()
+    serde_json::from_str(id.get()).unwrap_or_else(|_not_text| id.get().to_owned())
 }
 
 #[cfg(test)]
@@ -148,22 +161,24 @@ mod tests {
 
     #[test]
     fn every_kind_of_message_is_told_apart() {
-        let what =
-            |line: &'static str| Outgoing::parse(Bytes::from_static(line.as_bytes())).map(|it| it.what);
-        let notification = |method: &str, cancels: Option<&str>| {
-            Some(What::Notification { method: method.to_owned(), cancels: cancels.map(ToOwned::to_owned) })
+        let told = |line: &'static str| match Outgoing::parse(Bytes::from_static(line.as_bytes()))?.what {
+            What::Request { id, raw_id, method } => Some(format!("request {id} {raw_id} {method}")),
+            What::Notification { method, cancels } => Some(format!("notification {method} {cancels:?}")),
+            What::Answer => Some("answer".to_owned()),
         };
-        assert_eq!(
-            what(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"requestId":1}}"#),
-            Some(What::Request { id: "7".to_owned(), method: "tools/call".to_owned() })
-        );
-        assert_eq!(what(r#"{"method":"a","params":{"requestId":1}}"#), notification("a", None));
-        assert_eq!(
-            what(r#"{"method":"notifications/cancelled","params":{"requestId":"x1"}}"#),
-            notification("notifications/cancelled", Some("x1"))
-        );
-        assert_eq!(what(r#"{"id":7,"result":{}}"#), Some(What::Answer));
-        assert_eq!(what("nonsense"), None);
+        for (line, expected) in [
+            (r#"{"id":7,"method":"tools/call","params":{"requestId":1}}"#, Some("request 7 7 tools/call")),
+            (r#"{"id":"\u0037","method":"a"}"#, Some(r#"request 7 "\u0037" a"#)),
+            (r#"{"method":"a","params":{"requestId":1}}"#, Some("notification a None")),
+            (
+                r#"{"method":"notifications/cancelled","params":{"requestId":"x1"}}"#,
+                Some(r#"notification notifications/cancelled Some("x1")"#),
+            ),
+            (r#"{"id":7,"result":{}}"#, Some("answer")),
+            ("nonsense", None),
+        ] {
+            assert_eq!(told(line).as_deref(), expected, "{line}");
+        }
     }
 
     #[test]

@@ -152,17 +152,15 @@ impl Trouble {
         self.status.is_some()
     }
 
-    /// The answer for whoever asked under this id.
+    /// The answer for whoever asked under this id, which is JSON.
     pub(super) fn answer_to(&self, id: &str) -> Vec<u8> {
         if let Some(own_words) = &self.own_words {
             return own_words.clone();
         }
-        // Our ids are numbers; anybody else's was text.
-        let id = id.parse::<u64>().map_or_else(|_| json!(id), |number| json!(number));
         let status = self.status.map(|status| status.as_u16());
         let data = json!({"http_status": status, "may_have_executed": self.may_have_executed});
         let error = json!({"code": SERVER_ERROR, "message": self.message, "data": data});
-        json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string().into_bytes()
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into_bytes()
     }
 
     pub(super) fn into_fault(self) -> Option<WireFault> {

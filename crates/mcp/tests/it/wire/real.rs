@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use cofer_mcp::wire::{HttpTarget, Wire, WireFault, WireLimits, sse, streamable};
-use cofer_mcp::{Pump, Reply, shake_hands};
+use cofer_mcp::{Face, Pump, Reply, shake_hands};
 use cofer_testkit::engines;
 use cofer_testkit::leaks::Leaks;
 use cofer_testkit::until;
@@ -88,7 +88,7 @@ async fn call(pump: &Pump, method: &str, arguments: &str) -> Value {
 
 /// Shakes hands, lists, calls many times at once, and hears progress.
 async fn serves(pump: &Pump) {
-    let handshake = shake_hands(pump, SECONDS).await.unwrap();
+    let handshake = shake_hands(pump, &Face::default(), SECONDS).await.unwrap();
     assert_eq!(handshake.protocol_version.as_deref(), Some("2025-11-25"));
     let tools = call(pump, "tools/list", "{}").await;
     assert!(tools["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools}");

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use cofer_mcp::CallError;
 use cofer_mcp::wire::streamable;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::upstream::{Upstream, notification};
 use super::{asking, asking_for, client, greeted, greeting, limits, pump, reply_to, target};
@@ -166,6 +167,26 @@ async fn what_is_said_may_be_longer_than_what_is_taken() {
     assert_eq!(asked.body["params"]["text"].as_str().map(str::len), Some(4 << 20));
     asked.answers(&json!(1)).await;
     assert_eq!(super::told(answer.await.unwrap().unwrap()), "1");
+}
+
+#[tokio::test]
+async fn who_has_said_everything_still_hears_the_answers() {
+    let mut upstream = Upstream::start().await;
+    let mut wire = streamable(target(&upstream.url), client(), limits());
+    let lines = r#"{"id":"\u0037","method":"a"}#!{"id":"8","method":"b"}#!"#.replace("#!", "\n");
+    wire.stdin.write_all(lines.as_bytes()).await.unwrap();
+    drop(wire.stdin);
+    let (one, two) = (upstream.next().await, upstream.next().await);
+    let (one, two) = if one.body["method"] == "a" { (one, two) } else { (two, one) };
+    one.answers(&json!("seven")).await;
+    two.answers_with("500 Oops", "", "").await;
+    let mut said = String::new();
+    wire.stdout.read_to_string(&mut said).await.unwrap();
+    let mut said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    said.sort_by_key(|answer| answer["id"].to_string());
+    assert_eq!(said[0], json!({"jsonrpc": "2.0", "id": "7", "result": "seven"}));
+    assert_eq!((&said[1]["id"], &said[1]["error"]["data"]["http_status"]), (&json!("8"), &json!(500)));
+    assert_eq!(wire.fault.get(), None);
 }
 
 #[tokio::test]
