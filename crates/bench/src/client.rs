@@ -14,11 +14,16 @@ pub struct Caller {
 impl Caller {
     /// To `HOST:PORT`, for a POST of this body.
     pub async fn new(address: &str, path: &str, token: &str, body: &str) -> Self {
+        Self::with_headers(address, path, token, "", body).await
+    }
+
+    /// With these headers besides, each with its line break.
+    pub async fn with_headers(address: &str, path: &str, token: &str, headers: &str, body: &str) -> Self {
         let connection = TcpStream::connect(address).await.expect("a connection");
         connection.set_nodelay(true).expect("no delay");
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
+             {headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         Self { connection, request: request.into_bytes(), received: Vec::new() }
@@ -34,6 +39,11 @@ impl Caller {
         }
         assert!(self.received.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&self.received));
         began.elapsed()
+    }
+
+    /// How long the last answer was.
+    pub fn received_bytes(&self) -> usize {
+        self.received.len()
     }
 
     fn is_whole(&self) -> bool {

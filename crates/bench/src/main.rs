@@ -7,6 +7,7 @@
 //! ```text
 //!   cofer-bench call    POST /:id/call        beside an attach by hand, for each engine
 //!   cofer-bench proxy   POST /:id/call        beside a bare proxy, both before a plain child process
+//!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh
 //!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
 //! ```
 //!
@@ -23,6 +24,7 @@ mod call;
 mod client;
 mod figures;
 mod fleet;
+mod gateway;
 mod process;
 mod proxy;
 mod raw_proxy;
@@ -41,6 +43,7 @@ enum What {
     Call,
     Proxy,
     Fleet,
+    Gateway,
     #[command(hide = true)]
     ServeProcesses {
         data_dir: std::path::PathBuf,
@@ -58,6 +61,7 @@ fn main() {
             What::Call => call::measure().await,
             What::Proxy => proxy::measure().await,
             What::Fleet => fleet::measure().await,
+            What::Gateway => gateway::measure().await,
             What::ServeProcesses { data_dir } => process::serve(data_dir).await,
             What::RawProxy => raw_proxy::serve().await,
         }

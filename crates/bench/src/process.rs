@@ -17,9 +17,14 @@ use cofer_server::telemetry::Telemetry;
 use futures_util::stream::BoxStream;
 use tokio::process::{Child, Command};
 
+/// A program that was built with this one.
+pub fn sibling(name: &str) -> PathBuf {
+    std::env::current_exe().expect("this program").with_file_name(name)
+}
+
 /// The trivial server, as a child of whoever calls.
 pub fn child() -> Command {
-    let mut command = Command::new("target/release/misbehaving-mcp-server");
+    let mut command = Command::new(sibling("misbehaving-mcp-server"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     command
 }

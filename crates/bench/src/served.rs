@@ -7,6 +7,8 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::process::sibling;
+
 pub struct Served {
     child: Child,
     pub data: TempDir,
@@ -23,7 +25,7 @@ impl Served {
     }
 
     pub async fn cofer_on(data: TempDir) -> Self {
-        let mut command = Command::new("target/release/cofer");
+        let mut command = Command::new(sibling("cofer"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data-dir"]).arg(data.path());
         for engine in ["DOCKER", "PODMAN"] {
             if let Ok(host) = std::env::var(format!("COFER_TEST_{engine}_HOST")) {
@@ -31,6 +33,33 @@ impl Served {
             }
         }
         Self::started(command, data).await
+    }
+
+    /// Another of this program's own, which has no data.
+    pub async fn other(what: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.arg(what);
+        Self::started(command, tempfile::tempdir().expect("a directory")).await
+    }
+
+    pub async fn register_external(&self, name: &str, program: &std::path::Path) {
+        let body = json!({"name": name, "transport": "stdio", "config": {"command": program}});
+        let url = format!("http://{}/api/v1/projects/default/mcp-servers", self.address);
+        let answer =
+            self.http.post(url).bearer_auth(&self.token).json(&body).send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 201, "{}", answer.text().await.unwrap_or_default());
+    }
+
+    /// The id of a new client's session.
+    pub async fn open_session(&self) -> String {
+        let client = json!({"name": "bench", "version": "1"});
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+        let request =
+            self.http.post(format!("http://{}/mcp", self.address)).bearer_auth(&self.token).json(&body);
+        let answer = request.send().await.expect("an answer");
+        let session = answer.headers().get("mcp-session-id").expect("a session").to_str().expect("text");
+        session.to_owned()
     }
 
     /// Any command that says `listening on http://…`.

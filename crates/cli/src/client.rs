@@ -33,7 +33,7 @@ const API: [&str; 2] = ["api", "v1"];
 #[derive(Debug, Args)]
 pub struct Target {
     // Its variable is read by hand: `server add` has a `--url` of its own, which must not be filled from it.
-    /// Address of the server [default: the one running on this machine] [env: COFER_URL]
+    /// Address of the server [default: the one running on this machine] [env: `COFER_URL`]
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
 
@@ -320,9 +320,17 @@ impl Client {
         Ok(())
     }
 
-    /// The answer to the letter, however long it takes.
+    /// The answer to the letter: what servers wrote in it may be more than we can read.
+    pub async fn get_raw(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Box<RawValue>, Failure> {
+        self.send_raw(self.request(Method::GET, path)?.query(query)).await
+    }
+
+    /// The same, however long it takes.
     pub async fn post_raw(&self, path: &[&str], body: &impl Serialize) -> Result<Box<RawValue>, Failure> {
-        let request = self.request(Method::POST, path)?.json(body).timeout(Duration::MAX);
+        self.send_raw(self.request(Method::POST, path)?.json(body).timeout(Duration::MAX)).await
+    }
+
+    async fn send_raw(&self, request: RequestBuilder) -> Result<Box<RawValue>, Failure> {
         let (status, bytes) = self.exchange(request).await?;
         if !status.is_success() {
             return Err(self.failed(&bytes));

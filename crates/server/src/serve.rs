@@ -124,7 +124,7 @@ pub async fn serve_with(
     data_dir.announce(listener.url(), listener.certificate())?;
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
-    listener.serve(router(app.clone()), stop).await;
+    listener.serve(app.clone(), router(app.clone()), stop).await;
     app.finish().await;
     gateway.stop().await;
     hosting.shut_down().await;

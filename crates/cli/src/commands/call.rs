@@ -4,11 +4,12 @@ use std::io::Read;
 
 use clap::Args;
 use cofer_model::Kind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::external::project_of;
+use super::tools::Listed;
 use crate::client::Target;
 use crate::exit::Failure;
 use crate::output::{Format, harmless, harmless_json, harmless_lines, print_line};
@@ -46,12 +47,7 @@ impl Call {
         let client = self.target.client()?;
         let project = project_of(&client, self.project.as_deref()).await?;
         let schema = if self.arguments.iter().any(|argument| is_typed(argument)) {
-            let listed = client.get(&["projects", &project, "tools"]).await?;
-            let tools = listed["tools"].as_array().into_iter().flatten();
-            tools
-                .into_iter()
-                .find(|tool| tool["name"] == self.tool.as_str())
-                .map(|tool| tool["input_schema"].clone())
+            schema_of(&self.tool, &Listed::of(&client, &project).await?)
         } else {
             None
         };
@@ -62,10 +58,24 @@ impl Call {
     }
 }
 
+/// Without one, what is typed is JSON where it reads as such, and a text otherwise.
+fn schema_of(name: &str, listed: &Listed) -> Option<Value> {
+    #[derive(Deserialize)]
+    struct Tool<'a> {
+        name: String,
+        #[serde(borrow)]
+        input_schema: Option<&'a RawValue>,
+    }
+    let tools = listed.tools.iter().filter_map(|tool| serde_json::from_str::<Tool<'_>>(tool.get()).ok());
+    let tool = tools.into_iter().find(|tool| tool.name == name)?;
+    serde_json::from_str(tool.input_schema?.get()).ok()
+}
+
 fn show(tool: &str, result: &RawValue, format: Format) -> Result<(), Failure> {
-    let parsed: Value = serde_json::from_str(result.get()).map_err(Failure::internal)?;
-    let text = in_words(&parsed);
-    let failed = parsed["isError"] == true;
+    // A result with a number that nothing here can hold is shown as it came.
+    let parsed: Option<Value> = serde_json::from_str(result.get()).ok();
+    let text = parsed.as_ref().map_or_else(|| harmless_json(result.get()), in_words);
+    let failed = parsed.is_some_and(|result| result["isError"] == true);
     match format {
         Format::Json => print_line(&harmless_json(result.get()))?,
         Format::Text if !failed => print_line(&text)?,

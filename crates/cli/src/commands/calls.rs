@@ -4,11 +4,13 @@ use std::time::SystemTime;
 
 use clap::Args;
 use cofer_model::{Kind, Moment};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::external::project_of;
 use crate::client::Target;
 use crate::exit::Failure;
-use crate::output::{Format, table};
+use crate::output::{Format, harmless_json, print_line, table};
 
 const COLUMNS: [(&str, &str); 6] = [
     ("AT", "created_at"),
@@ -67,9 +69,26 @@ impl Calls {
             ("limit", Some(&limit)),
         ];
         let query: Vec<_> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let calls = client.get_with(&["projects", &project, "tool-calls"], &query).await?;
-        format.print(&calls, || table(&calls, &COLUMNS))
+        let calls = client.get_raw(&["projects", &project, "tool-calls"], &query).await?;
+        match format {
+            Format::Json => print_line(&harmless_json(calls.get())),
+            Format::Text => {
+                let rows: Vec<Row> = serde_json::from_str(calls.get()).map_err(Failure::internal)?;
+                print_line(&table(&json!(rows), &COLUMNS))
+            }
+        }
     }
+}
+
+/// What a line shows of a call. What was sent and answered is passed over unread.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    created_at: String,
+    tool_name: String,
+    server: String,
+    status: String,
+    duration_ms: Option<i64>,
+    caller: Option<String>,
 }
 
 /// A moment as it is written, or so long before now.

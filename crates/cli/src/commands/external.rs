@@ -17,9 +17,9 @@ pub async fn project_of(client: &Client, named: Option<&str>) -> Result<String, 
         return Ok(name.to_owned());
     }
     let projects = client.get(&["projects"]).await?;
-    let names: Vec<_> =
+    let there: Vec<_> =
         projects.as_array().into_iter().flatten().filter_map(|project| project["name"].as_str()).collect();
-    let own = names.iter().find(|name| **name == DEFAULT_PROJECT).or(names.first());
+    let own = there.iter().find(|name| **name == DEFAULT_PROJECT).or(there.first());
     let none = || Failure::new(Kind::NotFound, "this token knows of no project; name one by `--project`");
     own.map(|name| (*name).to_owned()).ok_or_else(none)
 }

@@ -15,7 +15,7 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, DeclaredError> {
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let plain = without_comments(text);
-    let document = if plain.trim_start().starts_with(['{', '[']) {
+    let document = if plain.trim_start().starts_with('{') {
         let parsed: Result<Unrepeated, _> = serde_json::from_str(&plain);
         parsed.map_err(|error| refused(format!("the file is not valid JSON: {error}")))?.0
     } else {
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, DeclaredError> {
     };
     match document {
         Value::Object(fields) => Ok(fields),
-        _ => Err(refused("the file must be an object, `{…}`".to_owned())),
+        _ => Err(refused("the file must be an object, `{…}`, or TOML".to_owned())),
     }
 }
 
@@ -33,12 +33,13 @@ pub(super) fn parse(text: &str) -> Result<Map<String, Value>, DeclaredError> {
 /// column are those of the file.
 fn without_comments(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
-    let mut comma: Option<usize> = None;
+    // Where a comma is that nothing has followed yet, and what stood last before here.
+    let (mut comma, mut last) = (None, ' ');
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         match (c, rest.peek()) {
             ('"', _) => {
-                comma = None;
+                (comma, last) = (None, c);
                 plain.push(c);
                 copy_string(&mut rest, &mut plain);
             }
@@ -52,14 +53,18 @@ fn without_comments(text: &str) -> String {
                 if let Some(at) = comma.take() {
                     plain.replace_range(at..=at, " ");
                 }
+                last = c;
                 plain.push(c);
             }
-            (',', _) => {
-                comma = Some(plain.len());
+            // One after nothing is a mistake, and stays.
+            (',', _) if !matches!(last, '[' | '{' | ',' | ':') => {
+                (comma, last) = (Some(plain.len()), c);
                 plain.push(c);
             }
             (c, _) => {
-                comma = comma.filter(|_| c.is_whitespace());
+                if !c.is_whitespace() {
+                    (comma, last) = (None, c);
+                }
                 plain.push(c);
             }
         }
@@ -189,8 +194,8 @@ mod tests {
     #[test]
     fn a_refusal_says_where() {
         for (text, said) in [
-            ("", "object"),
-            ("[]", "object"),
+            ("[]", "neither JSON nor TOML"),
+            ("{\"a\": 1,,}", "not valid JSON"),
             ("{\n  \"a\": 1,\n  /* c\n */ \"b\" }", "line 4"),
             ("{\"a\": 1, \"a\": 2}", "`a` occurs twice"),
             ("{\"a\": {\"b\": 1, \"b\": 2}}", "`b` occurs twice"),
@@ -198,13 +203,10 @@ mod tests {
             ("a = 1\na = 2", "duplicate key"),
             ("<?xml version='1.0'?>", "neither JSON nor TOML"),
         ] {
-            let outcome = parse(text).map(Value::Object);
-            match outcome {
-                Ok(value) => assert!(text.is_empty(), "{value}"),
-                Err(error) => assert!(error.message.contains(said), "{text}: {error}"),
-            }
+            let error = parse(text).unwrap_err();
+            assert!(error.message.contains(said), "{text}: {error}");
         }
-        assert!(parse(&"[".repeat(100_000)).unwrap_err().message.contains("recursion"));
+        assert!(parse(&"{\"a\":".repeat(100_000)).unwrap_err().message.contains("recursion"));
         assert!(parse(&" ".repeat(FILE_BYTES_MAX + 1)).is_err());
     }
 

@@ -172,11 +172,10 @@ fn in_our_words(text: &str) -> String {
         translated.push_str(&rest[..at]);
         let plain =
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-        match plain {
-            true if !rest[..at].ends_with('$') => {
-                translated.push_str(&format!("${{{}}}", variables::secret_name(name)))
-            }
-            _ => translated.push_str(&rest[at..=at + length]),
+        if plain && !rest[..at].ends_with('$') {
+            translated.extend(["${", variables::secret_name(name).as_str(), "}"]);
+        } else {
+            translated.push_str(&rest[at..=at + length]);
         }
         rest = &rest[at + length + 1..];
     }

@@ -125,6 +125,17 @@ impl Hosting {
         Ok(hosting)
     }
 
+    /// Why nothing is hosted here, if that is so.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        match (self.enabled(), self.is_in_office()) {
+            (true, true) => None,
+            (false, _) => Some("hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart"),
+            (true, false) => Some(
+                "another Cofer on this database runs the servers; ask that one (this one takes over when it ends)",
+            ),
+        }
+    }
+
     pub fn enabled(&self) -> bool {
         self.office.settings.enabled
     }

@@ -33,7 +33,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::express;
 use super::patience::{Answer, Patience, Watched};
+use crate::app::App;
 use crate::settings::{Settings, TlsFiles};
 
 /// After a failed `accept` (out of file descriptors, mostly), so as not to spin.
@@ -175,7 +177,7 @@ impl Listener {
     }
 
     /// Serves until told to stop, then lets what is in flight finish.
-    pub async fn serve(self, router: Router, stop: CancellationToken) {
+    pub async fn serve(self, app: App, router: Router, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(self.connections_max));
         let mut tasks = tokio::task::JoinSet::new();
         loop {
@@ -199,6 +201,7 @@ impl Listener {
                 }
             };
             let connection = Connection {
+                app: app.clone(),
                 router: router.clone(),
                 tls: self.tls.clone(),
                 header_timeout: self.header_timeout,
@@ -220,6 +223,7 @@ impl Listener {
 }
 
 struct Connection {
+    app: App,
     router: Router,
     tls: Option<TlsSetup>,
     header_timeout: Duration,
@@ -246,14 +250,20 @@ impl Connection {
     }
 
     async fn speak_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { router, header_timeout, stop, from, .. } = self;
+        let Self { app, router, header_timeout, stop, from, .. } = self;
         let patience = Patience::new(header_timeout);
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let turn = patience.our_turn();
             let mut request = request.map(axum::body::Body::new);
             request.extensions_mut().insert(Peer(from));
-            let answer = router.clone().oneshot(request);
-            async move { answer.await.map(|response| response.map(|body| Answer::new(body, turn))) }
+            let (app, router) = (app.clone(), router.clone());
+            async move {
+                let response = match express::answer(&app, request).await {
+                    Ok(response) => Ok(response),
+                    Err(request) => router.oneshot(request).await,
+                };
+                response.map(|response| response.map(|body| Answer::new(body, turn)))
+            }
         });
         let mut http = auto::Builder::new(TokioExecutor::new());
         http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod error;
+mod express;
 pub mod extract;
 pub mod listen;
 pub(crate) mod observe;

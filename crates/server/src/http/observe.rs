@@ -18,9 +18,9 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::error::ApiError;
 use crate::app::App;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, Express};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_CHARS_MAX: usize = 128;
 static METHODS: [Method; 9] = [
     Method::GET,
@@ -56,7 +56,7 @@ pub(super) async fn observe(State(app): State<App>, mut request: Request, next: 
         otel.name = tracing::field::Empty,
         otel.kind = tracing::field::Empty,
         method,
-        route,
+        route = %route,
         trace_id = tracing::field::Empty,
         status = tracing::field::Empty
     );
@@ -69,10 +69,10 @@ pub(super) async fn observe(State(app): State<App>, mut request: Request, next: 
     let request_id = request_id(request.headers()).or_else(|| HeaderValue::from_str(&trace_id).ok());
 
     request.extensions_mut().insert(Trace(trace_id.clone()));
-    let mut count = Count::begin(method, route);
+    let mut count = Count::begin(method, route.clone());
     let mut response = next.run(request).instrument(span.clone()).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        span.in_scope(|| log(&error, &count));
+        span.in_scope(|| log(&error, method, &route));
         response = error.render(trace_id);
     }
     count.status = response.status().as_u16();
@@ -82,29 +82,41 @@ pub(super) async fn observe(State(app): State<App>, mut request: Request, next: 
 }
 
 /// Counts the request when it ends, also when its caller left before the answer (status 499, as nginx has it).
-struct Count {
-    method: &'static str,
-    route: String,
+pub(super) struct Count {
+    of: Counted,
     began: Instant,
-    status: u16,
+    pub(super) status: u16,
+}
+
+enum Counted {
+    Express(&'static Express),
+    Routed { method: &'static str, route: String },
 }
 
 impl Count {
     fn begin(method: &'static str, route: String) -> Self {
         metrics::request_began();
-        Self { method, route, began: Instant::now(), status: 499 }
+        Self { of: Counted::Routed { method, route }, began: Instant::now(), status: 499 }
+    }
+
+    pub(super) fn on(express: &'static Express) -> Self {
+        express.began();
+        Self { of: Counted::Express(express), began: Instant::now(), status: 499 }
     }
 }
 
 impl Drop for Count {
     fn drop(&mut self) {
-        metrics::request_ended(self.method, &self.route, self.status, self.began.elapsed());
+        let took = self.began.elapsed();
+        match &self.of {
+            Counted::Express(express) => express.ended(self.status, took),
+            Counted::Routed { method, route } => metrics::request_ended(method, route, self.status, took),
+        }
     }
 }
 
 /// Our own faults are for the operator to see; a caller's mistakes only for whoever looks closely.
-fn log(error: &ApiError, request: &Count) {
-    let Count { method, route, .. } = request;
+fn log(error: &ApiError, method: &str, route: &str) {
     let (message, cause) = (&error.message, error.cause.as_deref().unwrap_or("no further cause"));
     match error.kind {
         Kind::Internal => tracing::error!("{method} {route} failed: {message}: {cause}"),
@@ -113,6 +125,18 @@ fn log(error: &ApiError, request: &Count) {
         }
         _ => tracing::debug!("{method} {route} refused: {message}"),
     }
+}
+
+/// The same for what went past the layers, and so has no span that names it.
+pub(super) fn log_express(error: &ApiError, route: &str, trace_id: &str) {
+    let span = tracing::info_span!("request", method = "POST", route, trace_id);
+    span.in_scope(|| log(error, "POST", route));
+}
+
+/// The caller's trace id if there is one, else a new one.
+pub(super) fn trace_id_of(headers: &HeaderMap) -> String {
+    let parent = headers.get("traceparent").and_then(|value| Traceparent::parse(value.to_str().ok()?));
+    parent.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), |parent| parent.trace_id.to_string())
 }
 
 /// The caller's trace id if there is one, else that of the exported span, else a new one.
@@ -160,7 +184,7 @@ impl Traceparent {
     }
 }
 
-fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+pub(super) fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let printable = |b: &u8| b.is_ascii_graphic();
     let fits = |id: &&HeaderValue| {
         (1..=REQUEST_ID_CHARS_MAX).contains(&id.len()) && id.as_bytes().iter().all(printable)

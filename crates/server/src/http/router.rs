@@ -126,28 +126,26 @@ fn calls(app: &App) -> OpenApiRouter<App> {
 }
 
 async fn hosting_enabled(State(app): State<App>, request: Request, next: Next) -> Response {
-    let message = match (app.hosting.enabled(), app.hosting.is_in_office()) {
-        (true, true) => return next.run(request).await,
-        (false, _) => "hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart",
-        (true, false) => {
-            "another Cofer on this database runs the servers; ask that one (this one takes over when it ends)"
-        }
-    };
-    ApiError::new(Kind::Unavailable, message).into_response()
+    match app.hosting.refusal() {
+        None => next.run(request).await,
+        Some(message) => ApiError::new(Kind::Unavailable, message).into_response(),
+    }
 }
 
 /// Refuses at once what cannot be answered soon.
 async fn limit(State(app): State<App>, request: Request, next: Next) -> Response {
     match app.requests.try_acquire() {
         Ok(_permit) => next.run(request).await,
-        Err(_full) => {
-            let message = format!(
-                "more than {} requests are being answered; try again shortly",
-                app.settings.requests_max
-            );
-            ApiError::new(Kind::Unavailable, message).into_response()
-        }
+        Err(_full) => too_busy(&app).into_response(),
     }
+}
+
+pub(super) fn too_busy(app: &App) -> ApiError {
+    let max = app.settings.requests_max;
+    ApiError::new(
+        Kind::Unavailable,
+        format!("more than {max} requests are being answered; try again shortly"),
+    )
 }
 
 /// What changes something is finished once begun, also when its caller hangs up half-way.

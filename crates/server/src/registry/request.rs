@@ -268,7 +268,7 @@ mod tests {
         error.details["field"].as_str().unwrap_or_default().to_owned()
     }
 
-    fn decided(transport: &str, config: Value) -> Result<ExternalConfig, String> {
+    fn decided(transport: &str, config: &Value) -> Result<ExternalConfig, String> {
         let body = json!({"name": "x", "transport": transport, "config": config});
         let registration: Registration = serde_json::from_value(body).map_err(|error| error.to_string())?;
         let decided = registration.decide(cofer_model::ProjectId::generate());
@@ -288,7 +288,7 @@ mod tests {
             ("http", json!({"url": "${URL}"})),
             ("http", json!({"url": "https://user:${PASSWORD}@[::1]/mcp"})),
         ] {
-            let outcome = decided(transport, config.clone());
+            let outcome = decided(transport, &config);
             assert!(outcome.is_ok(), "{config} {outcome:?}");
         }
     }
@@ -337,7 +337,7 @@ mod tests {
                 "config.headers.Authorization",
             ),
         ] {
-            assert_eq!(decided(transport, config.clone()).map(|_| ()), Err(field.to_owned()), "{config}");
+            assert_eq!(decided(transport, &config).map(|_| ()), Err(field.to_owned()), "{config}");
         }
     }
 
@@ -349,11 +349,12 @@ mod tests {
 
     #[test]
     fn a_change_keeps_what_it_does_not_name() {
-        let old = decided("stdio", json!({"command": "npx", "args": ["x"], "env": {"A": "1"}, "cwd": "/"}))
+        let old = decided("stdio", &json!({"command": "npx", "args": ["x"], "env": {"A": "1"}, "cwd": "/"}))
             .unwrap();
         assert_eq!(changed(&old, json!({"enabled": false})).unwrap(), old);
         let new = changed(&old, json!({"config": {"args": ["y"], "cwd": null}})).unwrap();
-        let expected = decided("stdio", json!({"command": "npx", "args": ["y"], "env": {"A": "1"}})).unwrap();
+        let expected =
+            decided("stdio", &json!({"command": "npx", "args": ["y"], "env": {"A": "1"}})).unwrap();
         assert_eq!(new, expected);
         assert_eq!(changed(&old, json!({"transport": "http"})), Err("config.url".to_owned()));
         assert_eq!(changed(&old, json!({"config": {"command": null}})), Err("config.command".to_owned()));
@@ -364,7 +365,7 @@ mod tests {
     #[test]
     fn what_is_sent_back_as_it_was_shown_stays_as_it_is() {
         let config = json!({"url": "https://u:hunter2@host/mcp", "headers": {"Authorization": "Bearer hunter2", "X": "1"}});
-        let old = decided("http", config).unwrap();
+        let old = decided("http", &config).unwrap();
         let mut seen = serde_json::to_value(old.shown()).unwrap();
         assert_eq!(changed(&old, json!({"config": seen})).unwrap(), old);
         seen["headers"]["Authorization"] = json!("Basic [masked]");

@@ -3,18 +3,18 @@
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use cofer_mcp::{CallError, Reply, RpcError};
-use cofer_model::{Kind, Moment};
+use cofer_model::{Kind, Moment, Reference};
 use cofer_supervisor::CallRefused;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hosted::{InProject, server};
 use crate::app::App;
-use crate::auth::Writer;
+use crate::auth::{Caller, Writer};
 use crate::hosting::Entry;
 use crate::http::ApiError;
 use crate::http::error::Envelope;
@@ -72,7 +72,31 @@ pub async fn call(
     Query(which): Query<InProject>,
     Body(call): Body<Call>,
 ) -> Result<Response, ApiError> {
-    let entry = server(&app, &caller, which.project(), &reference).await?;
+    perform(&app, &caller, which.project(), &reference, call).await
+}
+
+/// The same past the router, in the token's own project or the default one.
+pub(crate) async fn express(app: &App, reference: &str, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let outcome = async {
+        if let Some(message) = app.hosting.refusal() {
+            return Err(ApiError::new(Kind::Unavailable, message));
+        }
+        let Writer(caller) = Writer::from_request_parts(&mut parts, app).await?;
+        let Body(call) = Body::<Call>::from_request(Request::from_parts(parts, body), app).await?;
+        perform(app, &caller, None, reference, call).await
+    };
+    outcome.await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn perform(
+    app: &App,
+    caller: &Caller,
+    project: Option<&Reference>,
+    reference: &str,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let entry = server(app, caller, project, reference).await?;
     let timeout = check(&call, &entry)?;
     entry.note_use(Moment::now());
     let began = Instant::now();

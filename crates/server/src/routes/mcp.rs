@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -92,6 +92,22 @@ pub async fn delete_project(
     headers: HeaderMap,
 ) -> Response {
     answered(leave(&app, &Visitor { caller, reference: Some(reference) }, &headers))
+}
+
+/// The same past the router.
+pub(crate) async fn express(
+    app: &App,
+    reference: Option<Reference>,
+    trace_id: &str,
+    request: Request,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let outcome = async {
+        let caller = McpUser::from_request_parts(&mut parts, app).await?;
+        let request = Request::from_parts(parts, body);
+        post(app, Visitor { caller, reference }, Trace(trace_id.to_owned()), request).await
+    };
+    answered(outcome.await)
 }
 
 fn answered(outcome: Result<Response, ApiError>) -> Response {

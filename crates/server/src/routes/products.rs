@@ -55,7 +55,7 @@ pub async fn install(
     let manifest = Value::Object(manifest);
     let read = declared::product(&manifest).map_err(|error| ApiError::invalid(error.field, error.message))?;
     for (server, at) in read.servers.iter().zip(0..) {
-        check_config(&server.config).map_err(|error| of_server(error, server, at))?;
+        check_config(&server.config).map_err(|error| of_server(&error, server, at))?;
     }
     let servers: Vec<_> = read.servers.into_iter().map(ProductServer::from).collect();
     let names = servers.iter().map(|server| server.name.to_string()).collect();
@@ -102,7 +102,7 @@ pub async fn remove(
 }
 
 /// The rule is about a server's `config`; in the manifest that is somewhere else.
-fn of_server(error: ApiError, server: &DeclaredServer, at: usize) -> ApiError {
+fn of_server(error: &ApiError, server: &DeclaredServer, at: usize) -> ApiError {
     let field = error.details.get("field").and_then(Value::as_str).unwrap_or_default();
     let field = field.strip_prefix("config.").unwrap_or(field);
     let message = format!("server `{}`: {}", server.name, error.message);

@@ -1,8 +1,13 @@
 //! Figures for Prometheus. Names begin with `cofer_`; those of the process itself are the customary ones.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use ::metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
 use cofer_model::HostedEventKind;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -54,6 +59,56 @@ pub(crate) fn request_ended(method: &str, route: &str, status: u16, took: Durati
     counter!(REQUESTS, "method" => method, "route" => route, "status" => status.to_string()).increment(1);
 }
 
+/// The figures of one route by which calls come: looked up once, not for each of them.
+#[derive(Debug)]
+pub(crate) struct Express {
+    pub(crate) route: &'static str,
+    handles: OnceLock<Handles>,
+}
+
+struct Handles {
+    in_flight: Gauge,
+    seconds: Histogram,
+    answered: Counter,
+}
+
+impl fmt::Debug for Handles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handles")
+    }
+}
+
+impl Express {
+    pub(crate) const fn new(route: &'static str) -> Self {
+        Self { route, handles: OnceLock::new() }
+    }
+
+    fn handles(&self) -> &Handles {
+        self.handles.get_or_init(|| Handles {
+            in_flight: gauge!(REQUESTS_IN_FLIGHT),
+            seconds: histogram!(REQUEST_SECONDS, "route" => self.route),
+            answered: counter!(REQUESTS, "method" => "POST", "route" => self.route, "status" => "200"),
+        })
+    }
+
+    pub(crate) fn began(&self) {
+        self.handles().in_flight.increment(1.0);
+    }
+
+    pub(crate) fn ended(&self, status: u16, took: Duration) {
+        let handles = self.handles();
+        handles.in_flight.decrement(1.0);
+        handles.seconds.record(took.as_secs_f64());
+        match status {
+            200 => handles.answered.increment(1),
+            status => {
+                counter!(REQUESTS, "method" => "POST", "route" => self.route, "status" => status.to_string())
+                    .increment(1);
+            }
+        }
+    }
+}
+
 pub(crate) fn auth_failed(reason: &'static str) {
     counter!(AUTH_FAILURES, "reason" => reason).increment(1);
 }
@@ -63,8 +118,13 @@ pub(crate) fn hosted_event(kind: HostedEventKind) {
 }
 
 pub(crate) fn hosted_call(outcome: &'static str, took: Duration) {
-    counter!(HOSTED_CALLS, "outcome" => outcome).increment(1);
-    histogram!(HOSTED_CALL_SECONDS).record(took.as_secs_f64());
+    static SECONDS: OnceLock<Histogram> = OnceLock::new();
+    static RESULTS: OnceLock<Counter> = OnceLock::new();
+    SECONDS.get_or_init(|| histogram!(HOSTED_CALL_SECONDS)).record(took.as_secs_f64());
+    match outcome {
+        "result" => RESULTS.get_or_init(|| counter!(HOSTED_CALLS, "outcome" => "result")).increment(1),
+        outcome => counter!(HOSTED_CALLS, "outcome" => outcome).increment(1),
+    }
 }
 
 pub(crate) fn database_is(up: bool) {

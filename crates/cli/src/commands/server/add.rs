@@ -30,7 +30,7 @@ pub struct Add {
     /// PyPI package to make an image for, such as `mcp-server-time`
     #[arg(long, value_name = "PACKAGE", conflicts_with = "url")]
     uvx: Option<String>,
-    /// Address of a server that lives elsewhere (Cofer's own is named by COFER_URL here)
+    /// Address of a server that lives elsewhere (Cofer's own is named by `COFER_URL` here)
     #[arg(long, value_name = "URL", conflicts_with = "command")]
     pub(super) url: Option<String>,
     /// How it speaks: sse or http [default: http, or sse where the address ends so]
@@ -42,7 +42,7 @@ pub struct Add {
     /// Directory to run the command in
     #[arg(long, value_name = "PATH")]
     pub(super) cwd: Option<String>,
-    /// Whether clients share a session with it: auto, shared or per_client [default: auto]
+    /// Whether clients share a session with it: auto, shared or `per_client` [default: auto]
     #[arg(long, value_name = "MODE")]
     pub(super) session: Option<String>,
     /// What it is for, in words

@@ -54,9 +54,8 @@ fn command(add: &Add) -> Result<Value, Failure> {
 fn transport(given: Option<&str>, url: &str) -> Result<&'static str, Failure> {
     match given {
         Some("sse") => Ok("sse"),
-        Some("http") => Ok("http"),
         None if url.trim_end_matches('/').ends_with("/sse") => Ok("sse"),
-        None => Ok("http"),
+        None | Some("http") => Ok("http"),
         Some(_) => {
             Err(Failure::new(Kind::Invalid, "`--transport` is sse or http; a command is always stdio"))
         }
@@ -170,14 +169,11 @@ pub(super) async fn explained<T>(
     let Ok(project) = project_of(&hosted.client, hosted.project.as_deref()).await else {
         return Err(failure);
     };
-    match hosted.client.peek(&["projects", &project, "mcp-servers", server], &[]).await {
-        None => Err(failure),
-        Some(_) => {
-            let message =
-                format!("server `{server}` lives elsewhere; only servers that Cofer hosts have this");
-            Err(Failure::new(Kind::Invalid, message))
-        }
+    if hosted.client.peek(&["projects", &project, "mcp-servers", server], &[]).await.is_none() {
+        return Err(failure);
     }
+    let message = format!("server `{server}` lives elsewhere; only servers that Cofer hosts have this");
+    Err(Failure::new(Kind::Invalid, message))
 }
 
 pub(super) async fn refresh(hosted: &Hosted, servers: &[String]) -> Result<(), Failure> {

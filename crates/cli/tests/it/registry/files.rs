@@ -171,13 +171,13 @@ async fn files_that_nobody_should_have_written_change_nothing() {
     .await;
     let huge =
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": ["{}"]}}}}}}"#, "x".repeat(5 << 20));
-    let deep = "[".repeat(200_000);
+    let deep = r#"{"a":"#.repeat(200_000);
     let long =
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": ["{}"]}}}}}}"#, "x".repeat(200_000));
     for (text, code, said) in [
         ("", 2, "none of the files"),
         ("{", 2, "not valid JSON"),
-        ("[]", 2, "must be an object"),
+        ("[]", 2, "neither JSON nor TOML"),
         ("\u{0}\u{1}", 2, "neither JSON nor TOML"),
         (huge.as_str(), 2, "larger than"),
         (deep.as_str(), 2, "recursion limit"),
@@ -196,7 +196,7 @@ async fn files_that_nobody_should_have_written_change_nothing() {
         let path = file(&app, "bad.json", text);
         let ran = app.cofer(&["import", &path]).await;
         let error = ran.failed_with(code);
-        assert!(error.contains(said), "{:.100}: {:.500}", text, error);
+        assert!(error.contains(said), "{text:.100}: {error:.500}");
     }
     assert_eq!(names(&app).await, ["owned"]);
     assert!(app.cofer(&["import", "/no/such/file"]).await.failed_with(3).contains("/no/such/file"));

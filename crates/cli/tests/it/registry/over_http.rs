@@ -64,7 +64,6 @@ async fn what_is_wrong_with_a_registration_is_named_and_nothing_is_kept() {
         (with("session", json!("often")), "422 validation_error session"),
         (with("enabled", json!("yes")), "422 validation_error enabled"),
         (with("description", json!(long)), "422 validation_error description"),
-        (with("description", json!("x".repeat(2 << 20))), "413 payload_too_large "),
     ] {
         assert_eq!(refusal_of(&app.post(SERVERS, &body).await), refusal, "{:.200}", body.to_string());
     }
@@ -138,7 +137,7 @@ async fn discovered_tools_are_shown_to_the_letter_and_can_be_switched_off() {
     app.stop().await;
 }
 
-fn manifest(version: &str, servers: Value) -> Value {
+fn manifest(version: &str, servers: &Value) -> Value {
     json!({"name": "kit", "version": version, "agents": {"anything": true}, "mcp": {"servers": servers}})
 }
 
@@ -158,7 +157,7 @@ async fn a_product_brings_its_servers_updates_them_and_takes_them_away() {
     register(&app, &stdio("own")).await;
     let first = manifest(
         "1",
-        json!({"search": {"command": "npx", "args": ["s"], "env": {"K": "${K}"}, "colour": 1}, "feed": {"url": "https://x.example/sse"}}),
+        &json!({"search": {"command": "npx", "args": ["s"], "env": {"K": "${K}"}, "colour": 1}, "feed": {"url": "https://x.example/sse"}}),
     );
     let installed = app.post(products, &first).await;
     assert_eq!(installed.status, 201, "{installed:?}");
@@ -169,7 +168,7 @@ async fn a_product_brings_its_servers_updates_them_and_takes_them_away() {
     assert_eq!(app.get(&format!("{SERVERS}/feed")).await.json()["product_id"], installed["id"]);
 
     let second =
-        manifest("2", json!([{"name": "search", "transport": "stdio", "command": "npx", "args": ["s2"]}]));
+        manifest("2", &json!([{"name": "search", "transport": "stdio", "command": "npx", "args": ["s2"]}]));
     assert_eq!(app.post(products, &second).await.json()["id"], installed["id"]);
     assert_eq!(names().await, ["own", "search"]);
     assert_eq!(app.get(&format!("{SERVERS}/search")).await.json()["config"]["args"], json!(["s2"]));
@@ -177,12 +176,12 @@ async fn a_product_brings_its_servers_updates_them_and_takes_them_away() {
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["version"]), (1, &json!("2")));
 
     for (manifest, refusal) in [
-        (manifest("3", json!({"own": {"command": "x"}})), "409 conflict mcp.servers"),
+        (manifest("3", &json!({"own": {"command": "x"}})), "409 conflict mcp.servers"),
         (
-            manifest("3", json!({"new": {"command": "x"}, "bad": {"command": "a b"}})),
+            manifest("3", &json!({"new": {"command": "x"}, "bad": {"command": "a b"}})),
             "422 validation_error mcp.servers.bad.command",
         ),
-        (manifest("3", json!([{"name": "n", "url": "ftp://x"}])), "422 validation_error mcp.servers[0].url"),
+        (manifest("3", &json!([{"name": "n", "url": "ftp://x"}])), "422 validation_error mcp.servers[0].url"),
         (json!({"name": "kit"}), "422 validation_error mcp.servers"),
         (json!({"mcp": {"servers": {}}}), "422 validation_error name"),
     ] {

@@ -7,7 +7,6 @@
 mod engines;
 mod random;
 
-use cofer_testkit::engines::Container;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -96,7 +95,10 @@ async fn answers_to_calls_of_an_earlier_life_reach_nobody(host: Host) {
 async fn killed_while_a_server_starts(host: Host) {
     let body = json!({"name": "slow", "image": MISBEHAVING, "provider": host.provider, "cmd": ["--slow-start-ms", "3000"]});
     let _unanswered = host.ask(Method::POST, "", Some(body));
-    cofer_testkit::until("a container", async || host.containers().await.iter().any(Container::runs)).await;
+    cofer_testkit::until("a container", async || {
+        host.containers().await.iter().any(cofer_testkit::engines::Container::runs)
+    })
+    .await;
     let host = host.killed_and_started_again().await;
     host.until_only(&["slow"]).await;
     assert_eq!(host.status("slow").await["restart_count"], 0);

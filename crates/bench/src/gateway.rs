@@ -1,0 +1,103 @@
+//! The gateway: a call through `/mcp` with token, session and record, beside a bare proxy before the same program; and what sessions and
+//! servers weigh.
+
+use crate::client::{Caller, load};
+use crate::figures::{median, row};
+use crate::process::sibling;
+use crate::served::Served;
+
+const ROUNDS: usize = 9;
+const ROUND_SECONDS: f64 = 1.0;
+const PARAMS: &str = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
+const SESSIONS: u64 = 2000;
+const SERVERS: usize = 100;
+const LISTS: usize = 200;
+
+pub async fn measure() {
+    let cofer = Served::cofer().await;
+    calls(&cofer).await;
+    idle_sessions(&cofer).await;
+    cofer.stop().await;
+    let cofer = Served::cofer().await;
+    many_servers(&cofer).await;
+    cofer.stop().await;
+}
+
+async fn calls(cofer: &Served) {
+    cofer.register_external("echo", &sibling("misbehaving-mcp-server")).await;
+    let proxy = Served::other("raw-proxy").await;
+    for callers in [1, 16] {
+        let (mut through_cofer, mut through_proxy) = (Vec::new(), Vec::new());
+        for _ in 0..callers {
+            through_cofer.push(client(cofer, "tools/call", PARAMS).await);
+            let body = format!("{{\"method\":\"tools/call\",\"params\":{PARAMS}}}");
+            through_proxy.push(Caller::new(&proxy.address, "/", "", &body).await);
+        }
+        let (mut p50, mut rate, mut said) = (Vec::new(), Vec::new(), (0.0, 0.0, 0.0));
+        for _ in 0..ROUNDS {
+            let (back, floor_rate, floor_p50) = load(through_proxy, ROUND_SECONDS).await;
+            through_proxy = back;
+            let (back, cofer_rate, cofer_p50) = load(through_cofer, ROUND_SECONDS).await;
+            through_cofer = back;
+            p50.push(cofer_p50 / floor_p50);
+            rate.push(cofer_rate / floor_rate);
+            said = (cofer_p50, cofer_rate, floor_rate);
+        }
+        let (p50, rate) = (median(p50), median(rate));
+        let figure = format!(
+            "p50 {p50:.2} x ({:.0} µs), throughput {:.0} % ({:.0}/s beside {:.0}/s)",
+            said.0,
+            rate * 100.0,
+            said.1,
+            said.2
+        );
+        let aim = if callers == 16 { "aim <= 1.25 x, >= 80 %" } else { "" };
+        row(&format!("gateway, {callers} clients, beside a bare proxy"), &figure, aim);
+    }
+    proxy.stop().await;
+}
+
+/// A client with a session of its own, for one request again and again.
+async fn client(cofer: &Served, method: &str, params: &str) -> Caller {
+    let session = cofer.open_session().await;
+    let headers = format!("Mcp-Session-Id: {session}\r\nAccept: application/json, text/event-stream\r\n");
+    let body = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{params}}}");
+    Caller::with_headers(&cofer.address, "/mcp", &cofer.token, &headers, &body).await
+}
+
+async fn idle_sessions(cofer: &Served) {
+    let before = cofer.resident_kib();
+    for _ in 0..SESSIONS {
+        cofer.open_session().await;
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a figure to be read")]
+    let each = (cofer.resident_kib().saturating_sub(before)) as f64 / SESSIONS as f64;
+    row("gateway, memory for each idle session", &format!("{each:.1} KiB"), "aim < 20 KB");
+}
+
+async fn many_servers(cofer: &Served) {
+    for number in 0..SERVERS {
+        cofer.register_external(&format!("s{number}"), &sibling("misbehaving-mcp-server")).await;
+    }
+    let mut caller = client(cofer, "tools/list", "{}").await;
+    caller.call().await;
+    let mut times = Vec::new();
+    for _ in 0..LISTS {
+        times.push(caller.call().await);
+    }
+    let p50 = crate::figures::median_micros(&times) / 1000.0;
+    let bytes = caller.received_bytes();
+    row(
+        &format!("gateway, tools/list over {SERVERS} servers, warm"),
+        &format!("p50 {p50:.2} ms ({bytes} bytes)"),
+        "aim < 3 ms",
+    );
+    let memory = cofer.resident_kib();
+    #[expect(clippy::cast_precision_loss, reason = "a figure to be read")]
+    let memory = memory as f64 / 1024.0;
+    row(
+        &format!("gateway, memory with {SERVERS} connected servers"),
+        &format!("{memory:.1} MiB"),
+        "aim < 60 MB",
+    );
+}
