@@ -43,8 +43,8 @@ fn a_guardian_is_small() {
     let usage = fs::read_to_string(format!("/proc/{}/smaps_rollup", guardian.id())).unwrap();
     let private: u64 = usage
         .lines()
-        // What is clean is the program's file, which Cofer has in memory as well.
-        .filter(|line| line.starts_with("Private_Dirty"))
+        // All else is the program's file, which Cofer has in memory as well.
+        .filter(|line| line.starts_with("Anonymous:"))
         .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
         .sum();
     drop(guardian.stdin.take());

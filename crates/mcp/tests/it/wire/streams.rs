@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cofer_mcp::CallError;
 use cofer_mcp::wire::streamable;
+use cofer_testkit::leaks::Descriptors;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -234,4 +235,25 @@ async fn a_message_of_the_newer_era_needs_no_handshake_and_its_headers_say_what_
     assert_eq!(asked.header("mcp-session-id"), "");
     asked.sees_them_leave().await;
     assert!(upstream.hears_nothing_for(A_WHILE).await);
+}
+
+#[tokio::test]
+async fn wires_that_come_and_go_leave_nothing_behind() {
+    let come_and_go = async || {
+        let mut it = greeted().await;
+        let answer = asking(&it.pump, "tools/call");
+        let asked = it.upstream.next().await;
+        it.pump.close();
+        asked.sees_them_leave().await;
+        it.listening.sees_them_leave().await;
+        it.upstream.next().await.answers_with("200 OK", "", "").await;
+        assert_eq!(answer.await.unwrap().unwrap_err(), CallError::MayHaveExecuted);
+        it.upstream.close().await;
+    };
+    come_and_go().await;
+    let descriptors = Descriptors::of(std::process::id());
+    for _ in 0..100 {
+        come_and_go().await;
+    }
+    descriptors.assert_grown_by_at_most(4);
 }
