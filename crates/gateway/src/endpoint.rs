@@ -94,7 +94,7 @@ pub fn open_session(
             "logging": {},
             "completions": {},
         },
-        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name), "version": env!("CARGO_PKG_VERSION")},
+        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name()), "version": env!("CARGO_PKG_VERSION")},
     });
     let hello =
         to_raw_value(&hello).map_err(|_| RpcError::new(INTERNAL_ERROR, "no answer could be written"))?;

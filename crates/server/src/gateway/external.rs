@@ -10,12 +10,16 @@ use cofer_gateway::{Dial, DialError, Dialled, Held};
 use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
 use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
 use cofer_model::mask::Mask;
-use cofer_model::{ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
+use cofer_model::{
+    ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
+};
 use cofer_sandbox::LogSink;
 use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
+use cofer_supervisor::Diary;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
+use super::shelf::LogShelf;
 use crate::keyring::KeyRing;
 
 /// As long as connecting may take at all: whoever dials bounds it.
@@ -34,12 +38,14 @@ pub(super) struct Means {
     pub guardian: Guardian,
     pub http: reqwest::Client,
     pub message_bytes_max: usize,
+    pub shelf: Arc<LogShelf>,
 }
 
 #[derive(Debug)]
 pub(super) struct ExternalDial {
     means: Arc<Means>,
     project: ProjectId,
+    id: ServerId,
     name: String,
     config: ExternalConfig,
 }
@@ -47,8 +53,14 @@ pub(super) struct ExternalDial {
 type Secrets = BTreeMap<SecretName, SecretString>;
 
 impl ExternalDial {
-    pub(super) fn new(means: Arc<Means>, project: ProjectId, name: String, config: ExternalConfig) -> Self {
-        Self { means, project, name, config }
+    pub(super) fn new(
+        means: Arc<Means>,
+        project: ProjectId,
+        id: ServerId,
+        name: String,
+        config: ExternalConfig,
+    ) -> Self {
+        Self { means, project, id, name, config }
     }
 }
 
@@ -143,11 +155,8 @@ impl ExternalDial {
             environment: environment?,
             cwd: config.cwd.as_ref().map(PathBuf::from),
         };
-        let (name, told) = (self.name.clone(), mask.clone());
-        let logs: LogSink = Arc::new(move |_, line: &[u8]| {
-            let line = String::from_utf8_lossy(line);
-            tracing::debug!(server = %name, "server {name} says: {}", told.apply(line.trim_end()));
-        });
+        let diary = Diary::new(self.means.shelf.book(self.id), mask.clone());
+        let logs: LogSink = Arc::new(move |stream, said: &[u8]| diary.take(stream, said));
         let child = self
             .means
             .guardian
