@@ -101,7 +101,7 @@ impl StoredRegistry {
         let (dial, fingerprint, sessions): (Arc<dyn Dial>, _, _) = match server.kind {
             ServerKind::Hosted => {
                 let entry = self.hosting.find(Some(project), &Reference::Id(server.id.0))?;
-                (Arc::new(HostedDial(entry)), 0, SessionMode::Shared)
+                (Arc::new(HostedDial { entry, means: self.means.clone() }), 0, SessionMode::Auto)
             }
             ServerKind::External => {
                 let external = external.filter(|external| external.enabled)?;
