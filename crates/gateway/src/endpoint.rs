@@ -94,7 +94,7 @@ pub fn open_session(
             "logging": {},
             "completions": {},
         },
-        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name), "version": env!("CARGO_PKG_VERSION")},
+        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name()), "version": env!("CARGO_PKG_VERSION")},
     });
     let hello =
         to_raw_value(&hello).map_err(|_| RpcError::new(INTERNAL_ERROR, "no answer could be written"))?;
@@ -118,7 +118,7 @@ pub fn receive(
             Received::Accepted
         }
         FromClient::Notification { method, params } => {
-            hear(session, &method, params);
+            hear(project, session, &method, params);
             Received::Accepted
         }
         FromClient::Request { id, method, params } => {
@@ -135,12 +135,17 @@ pub fn receive(
     }
 }
 
-fn hear(session: &Arc<Session>, method: &str, params: Option<&RawValue>) {
+fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<&RawValue>) {
     session.note_use();
-    if method == "notifications/cancelled"
-        && let Some(id) = params.and_then(|params| raw::at(params, &["requestId"]))
-    {
-        session.cancel_call(id.get());
+    match method {
+        "notifications/initialized" => {}
+        "notifications/cancelled" => {
+            if let Some(id) = params.and_then(|params| raw::at(params, &["requestId"])) {
+                session.cancel_call(id.get());
+            }
+        }
+        // Whatever else a client says of itself is for those who talk to this client alone.
+        _ => project.upstreams().iter().for_each(|upstream| upstream.pass_down(session, method, params)),
     }
 }
 

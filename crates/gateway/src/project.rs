@@ -44,7 +44,6 @@ pub struct Listing {
 pub struct Project {
     me: Weak<Self>,
     pub id: ProjectId,
-    pub name: String,
     pub(crate) house: Arc<House>,
     servers: RwLock<Servers>,
     catalogue: RwLock<Arc<Catalogue>>,
@@ -55,6 +54,8 @@ pub struct Project {
 
 #[derive(Debug, Clone)]
 struct Servers {
+    /// The project's own.
+    name: Arc<str>,
     namespacing: Namespacing,
     upstreams: Arc<[Arc<Upstream>]>,
 }
@@ -64,9 +65,12 @@ impl Project {
         let project = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             id: entry.id,
-            name: entry.name.clone(),
             house,
-            servers: RwLock::new(Servers { namespacing: entry.namespacing, upstreams: Arc::new([]) }),
+            servers: RwLock::new(Servers {
+                name: entry.name.as_str().into(),
+                namespacing: entry.namespacing,
+                upstreams: Arc::new([]),
+            }),
             catalogue: RwLock::default(),
             sessions: RwLock::default(),
             resource_homes: Mutex::default(),
@@ -100,6 +104,7 @@ impl Project {
             });
             servers.upstreams = upstreams.collect();
             servers.namespacing = entry.namespacing;
+            servers.name = entry.name.into();
             old
         };
         for (_, upstream) in closed {
@@ -110,6 +115,11 @@ impl Project {
 
     pub(crate) fn upstreams(&self) -> Arc<[Arc<Upstream>]> {
         self.servers.read().unwrap_or_else(PoisonError::into_inner).upstreams.clone()
+    }
+
+    /// What it is called now.
+    pub fn name(&self) -> Arc<str> {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).name.clone()
     }
 
     pub(crate) fn namespacing(&self) -> Namespacing {
@@ -126,7 +136,7 @@ impl Project {
 
     /// Makes the catalogue anew. Clients hear of it if their list is another one.
     fn remake(&self) {
-        let Servers { namespacing, upstreams } =
+        let Servers { name, namespacing, upstreams } =
             self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let known: Vec<_> =
             upstreams.iter().map(|upstream| (upstream.clone(), upstream.known(List::Tools))).collect();
@@ -136,7 +146,7 @@ impl Project {
             std::mem::replace(&mut *current, catalogue.clone())
         };
         for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
-            tracing::warn!(project = %self.name, "project {}: {warning}", self.name);
+            tracing::warn!(project = %name, "project {name}: {warning}");
         }
         if !old.offers_the_same(&catalogue) {
             self.each_session(|session| session.tell("notifications/tools/list_changed", None));

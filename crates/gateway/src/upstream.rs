@@ -334,6 +334,16 @@ impl Upstream {
         }
     }
 
+    /// Something that a client says of itself, for its own conversation if it has one.
+    pub(crate) fn pass_down(&self, session: &Session, method: &str, params: Option<&RawValue>) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).get(&session.id).cloned();
+        if let Some(own) = own
+            && let Standing::Connected(connection) = &own.place().standing
+        {
+            connection.dialled.pump.notify(method, params);
+        }
+    }
+
     pub(crate) fn resource_updated(&self, said: &Notification) {
         let Some(uri) = said.params.as_deref().and_then(|params| raw::text_at(params, &["uri"])) else {
             return;

@@ -29,17 +29,14 @@ impl Connections for Connected {
         refreshed.map_err(|failed| RefreshError { kind: failed.kind, message: failed.message })
     }
 
-    fn changed(&self, project: ProjectId, _server: ServerId) {
-        self.project_gone(project);
+    async fn changed(&self, project: ProjectId, _server: ServerId) {
+        self.project_changed(project).await;
     }
 
     /// The gateway looks for itself what has become of it.
-    fn project_gone(&self, project: ProjectId) {
-        let gateway = self.0.clone();
-        tokio::spawn(async move {
-            if let Err(error) = gateway.changed(project).await {
-                tracing::warn!(%project, "what changed in project {project} is not known to the gateway yet: {error}");
-            }
-        });
+    async fn project_changed(&self, project: ProjectId) {
+        if let Err(error) = self.0.changed(project).await {
+            tracing::warn!(%project, "what changed in project {project} is not known to the gateway yet: {error}");
+        }
     }
 }

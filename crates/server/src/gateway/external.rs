@@ -10,12 +10,16 @@ use cofer_gateway::{Dial, DialError, Dialled, Held};
 use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
 use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
 use cofer_model::mask::Mask;
-use cofer_model::{ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
+use cofer_model::{
+    ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
+};
 use cofer_sandbox::LogSink;
 use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
+use cofer_supervisor::Diary;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
+use super::shelf::LogShelf;
 use crate::keyring::KeyRing;
 
 /// As long as connecting may take at all: whoever dials bounds it.
@@ -34,12 +38,14 @@ pub(super) struct Means {
     pub guardian: Guardian,
     pub http: reqwest::Client,
     pub message_bytes_max: usize,
+    pub shelf: Arc<LogShelf>,
 }
 
 #[derive(Debug)]
 pub(super) struct ExternalDial {
     means: Arc<Means>,
     project: ProjectId,
+    id: ServerId,
     name: String,
     config: ExternalConfig,
 }
@@ -47,8 +53,14 @@ pub(super) struct ExternalDial {
 type Secrets = BTreeMap<SecretName, SecretString>;
 
 impl ExternalDial {
-    pub(super) fn new(means: Arc<Means>, project: ProjectId, name: String, config: ExternalConfig) -> Self {
-        Self { means, project, name, config }
+    pub(super) fn new(
+        means: Arc<Means>,
+        project: ProjectId,
+        id: ServerId,
+        name: String,
+        config: ExternalConfig,
+    ) -> Self {
+        Self { means, project, id, name, config }
     }
 }
 
@@ -59,35 +71,19 @@ impl Dial for ExternalDial {
         let mut mask = Mask::default();
         secrets.values().for_each(|value| mask.hide(value));
         let mask = Arc::new(mask);
-        let limits = Limits {
-            in_flight_max: CALLS_AT_ONCE,
-            queue_max: CALLS_WAITING,
-            message_bytes_max: self.means.message_bytes_max,
-        };
         let (pump, held) = match &self.config {
-            ExternalConfig::Stdio(config) => self.start(config, &secrets, limits, mask.clone())?,
+            ExternalConfig::Stdio(config) => self.start(config, &secrets, mask.clone())?,
             ExternalConfig::Http(config) => {
                 let target = self.target(config, &secrets)?;
-                over(
-                    wire::streamable(target, self.means.http.clone(), self.wire_limits()),
-                    limits,
-                    mask.clone(),
-                )
+                return self.means.speak_to(target, face, ear, mask).await;
             }
             ExternalConfig::Sse(config) => {
                 let target = self.target(config, &secrets)?;
-                let wire = wire::sse(target, self.means.http.clone(), self.wire_limits()).await;
-                over(wire.map_err(|fault| of_fault(&fault, &mask))?, limits, mask.clone())
+                let wire = wire::sse(target, self.means.http.clone(), self.means.wire_limits()).await;
+                self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone())
             }
         };
-        pump.listen(ear);
-        match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
-            Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
-            Err(error) => {
-                let why = held.last_words().await.unwrap_or_else(|| error.to_string());
-                Err(DialError::of_server(error.kind(), why))
-            }
-        }
+        greet(pump, held, face, ear, mask).await
     }
 
     fn takes_many(&self) -> bool {
@@ -130,7 +126,6 @@ impl ExternalDial {
         &self,
         config: &StdioConfig,
         secrets: &Secrets,
-        limits: Limits,
         mask: Arc<Mask>,
     ) -> Result<(Pump, Arc<dyn Held>), DialError> {
         let args: Result<Vec<_>, _> =
@@ -143,11 +138,8 @@ impl ExternalDial {
             environment: environment?,
             cwd: config.cwd.as_ref().map(PathBuf::from),
         };
-        let (name, told) = (self.name.clone(), mask.clone());
-        let logs: LogSink = Arc::new(move |_, line: &[u8]| {
-            let line = String::from_utf8_lossy(line);
-            tracing::debug!(server = %name, "server {name} says: {}", told.apply(line.trim_end()));
-        });
+        let diary = Diary::new(self.means.shelf.book(self.id), mask.clone());
+        let logs: LogSink = Arc::new(move |stream, said: &[u8]| diary.take(stream, said));
         let child = self
             .means
             .guardian
@@ -155,7 +147,7 @@ impl ExternalDial {
             .map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
         let streams =
             child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;
-        let pump = Pump::start(streams.stdin, streams.stdout, limits);
+        let pump = Pump::start(streams.stdin, streams.stdout, self.means.limits());
         Ok((pump, Arc::new(HeldChild { child, mask })))
     }
 
@@ -167,10 +159,6 @@ impl ExternalDial {
             config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
         Ok(HttpTarget { url, headers: headers? })
     }
-
-    fn wire_limits(&self) -> WireLimits {
-        WireLimits { message_bytes_max: self.means.message_bytes_max, ..WireLimits::default() }
-    }
 }
 
 fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
@@ -179,9 +167,51 @@ fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
         .map_err(|_| DialError::of_ours(Kind::PreconditionFailed, "a secret is missing"))
 }
 
-fn over(wire: Wire, limits: Limits, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
-    let pump = Pump::start(wire.stdin, wire.stdout, limits);
-    (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+impl Means {
+    /// Over streamable HTTP.
+    pub(super) async fn speak_to(
+        &self,
+        target: HttpTarget,
+        face: &Face,
+        ear: Arc<dyn Ear>,
+        mask: Arc<Mask>,
+    ) -> Result<Dialled, DialError> {
+        let wire = wire::streamable(target, self.http.clone(), self.wire_limits());
+        let (pump, held) = self.over(wire, mask.clone());
+        greet(pump, held, face, ear, mask).await
+    }
+
+    fn over(&self, wire: Wire, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
+        let pump = Pump::start(wire.stdin, wire.stdout, self.limits());
+        (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+    }
+
+    fn limits(&self) -> Limits {
+        let message_bytes_max = self.message_bytes_max;
+        Limits { in_flight_max: CALLS_AT_ONCE, queue_max: CALLS_WAITING, message_bytes_max }
+    }
+
+    fn wire_limits(&self) -> WireLimits {
+        WireLimits { message_bytes_max: self.message_bytes_max, ..WireLimits::default() }
+    }
+}
+
+/// Shakes hands; if that fails, says why as far as anybody knows.
+async fn greet(
+    pump: Pump,
+    held: Arc<dyn Held>,
+    face: &Face,
+    ear: Arc<dyn Ear>,
+    mask: Arc<Mask>,
+) -> Result<Dialled, DialError> {
+    pump.listen(ear);
+    match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
+        Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
+        Err(error) => {
+            let why = held.last_words().await.unwrap_or_else(|| error.to_string());
+            Err(DialError::of_server(error.kind(), why))
+        }
+    }
 }
 
 fn of_fault(fault: &WireFault, mask: &Mask) -> DialError {

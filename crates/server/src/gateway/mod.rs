@@ -7,6 +7,7 @@ mod file;
 mod hosted;
 mod ledger;
 mod registry;
+mod shelf;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use external::Means;
 pub use file::{FileError, ServersFile};
 use ledger::StoredLedger;
 use registry::StoredRegistry;
+pub use shelf::LogShelf;
 
 use crate::hosting::Hosting;
 use crate::keyring::KeyRing;
@@ -38,12 +40,14 @@ pub fn open(
     settings: &GatewaySettings,
     file: &Arc<ServersFile>,
     natives: Vec<Arc<Native>>,
+    shelf: &Arc<LogShelf>,
 ) -> Arc<Gateway> {
     let means = Means {
         keyring: keyring.clone(),
         guardian: Guardian::of_this_program(),
         http: http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,
+        shelf: shelf.clone(),
     };
     let registry = StoredRegistry {
         store: store.clone(),

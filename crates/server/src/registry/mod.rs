@@ -72,28 +72,9 @@ pub trait Connections: fmt::Debug + Send + Sync {
     async fn refresh(&self, project: ProjectId, server: ServerId) -> Result<(), RefreshError>;
 
     /// The row of this server, or one of its tools, is not what it was, or is gone.
-    fn changed(&self, project: ProjectId, server: ServerId);
+    /// Known to whoever holds the connections when this comes back.
+    async fn changed(&self, project: ProjectId, server: ServerId);
 
-    /// The project is gone with all its servers.
-    fn project_gone(&self, project: ProjectId);
-}
-
-/// Nobody connects: everything is idle, and stays so.
-#[derive(Clone, Copy, Debug)]
-pub struct Unconnected;
-
-#[async_trait]
-impl Connections for Unconnected {
-    fn state(&self, _: ProjectId, _: ServerId) -> LiveState {
-        LiveState::idle()
-    }
-
-    async fn refresh(&self, _: ProjectId, _: ServerId) -> Result<(), RefreshError> {
-        let message = "this Cofer keeps the registry alone, and connects to nothing".to_owned();
-        Err(RefreshError { kind: Kind::Unavailable, message })
-    }
-
-    fn changed(&self, _: ProjectId, _: ServerId) {}
-
-    fn project_gone(&self, _: ProjectId) {}
+    /// The project has other settings, or is gone with all its servers.
+    async fn project_changed(&self, project: ProjectId);
 }

@@ -55,7 +55,7 @@ pub async fn change(
     if !app.store.set_tool_enabled(server.id, &name, enabled).await? {
         return Err(no_such_tool());
     }
-    app.connections.changed(project.id, server.id);
+    app.connections.changed(project.id, server.id).await;
     let found = tools(&app, &server).await?.into_iter().find(|tool| tool.name == name);
     found.map(Json).ok_or_else(no_such_tool)
 }

@@ -180,8 +180,8 @@ fn find(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<(Arc<Projec
     let unknown = || ApiError::new(Kind::NotFound, "there is no such session; begin anew with `initialize`");
     let (project, session) = id.to_str().ok().and_then(|id| app.gateway.session(id)).ok_or_else(unknown)?;
     let is_here = match &visitor.reference {
-        None => project.name == DEFAULT_PROJECT,
-        Some(Reference::Name(name)) => project.name == *name,
+        None => *project.name() == *DEFAULT_PROJECT,
+        Some(Reference::Name(name)) => *project.name() == **name,
         Some(Reference::Id(id)) => project.id.0 == *id,
     };
     if !is_here || session.owner != visitor.caller.owner() || session.is_closed() {
