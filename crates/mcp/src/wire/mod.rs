@@ -120,7 +120,17 @@ impl Fault {
 
 /// A client for all upstreams. The process must have chosen its cryptography before (`rustls`).
 pub fn http_client() -> reqwest::Client {
-    let builder = reqwest::Client::builder()
+    // Fails only where TLS cannot be set up at all, and then the other way would as well.
+    builder().build().unwrap_or_default()
+}
+
+/// The same for servers on this machine: a proxy for the wide world has no business between two of its processes.
+pub fn direct_http_client() -> reqwest::Client {
+    builder().no_proxy().build().unwrap_or_default()
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .user_agent(concat!("cofer/", env!("CARGO_PKG_VERSION")))
         .tcp_nodelay(true)
         .tcp_keepalive(KEEP_ALIVE)
@@ -128,9 +138,7 @@ pub fn http_client() -> reqwest::Client {
         .pool_idle_timeout(IDLE_CONNECTION_MAX)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .retry(reqwest::retry::never())
-        .redirect(redirect::Policy::custom(follow_within_origin));
-    // Fails only where TLS cannot be set up at all, and then the other way would as well.
-    builder.build().unwrap_or_default()
+        .redirect(redirect::Policy::custom(follow_within_origin))
 }
 
 /// What we carry is for this upstream: it is not taken elsewhere, and a POST stays a POST.

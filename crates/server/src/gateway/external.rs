@@ -37,6 +37,8 @@ pub(super) struct Means {
     pub keyring: Arc<KeyRing>,
     pub guardian: Guardian,
     pub http: reqwest::Client,
+    /// For servers on this machine.
+    pub direct_http: reqwest::Client,
     pub message_bytes_max: usize,
     pub shelf: Arc<LogShelf>,
 }
@@ -79,7 +81,8 @@ impl Dial for ExternalDial {
             }
             ExternalConfig::Sse(config) => {
                 let target = self.target(config, &secrets)?;
-                let wire = wire::sse(target, self.means.http.clone(), self.means.wire_limits()).await;
+                let http = self.means.http_for(&target.url);
+                let wire = wire::sse(target, http, self.means.wire_limits()).await;
                 self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone())
             }
         };
@@ -176,9 +179,20 @@ impl Means {
         ear: Arc<dyn Ear>,
         mask: Arc<Mask>,
     ) -> Result<Dialled, DialError> {
-        let wire = wire::streamable(target, self.http.clone(), self.wire_limits());
+        let http = self.http_for(&target.url);
+        let wire = wire::streamable(target, http, self.wire_limits());
         let (pump, held) = self.over(wire, mask.clone());
         greet(pump, held, face, ear, mask).await
+    }
+
+    fn http_for(&self, url: &Url) -> reqwest::Client {
+        let is_here = match url.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        if is_here { self.direct_http.clone() } else { self.http.clone() }
     }
 
     fn over(&self, wire: Wire, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {

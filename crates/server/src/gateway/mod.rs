@@ -12,7 +12,7 @@ mod shelf;
 use std::sync::Arc;
 
 use cofer_gateway::{Gateway, Native};
-use cofer_mcp::wire::http_client;
+use cofer_mcp::wire::{direct_http_client, http_client};
 use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
 
@@ -46,6 +46,7 @@ pub fn open(
         keyring: keyring.clone(),
         guardian: Guardian::of_this_program(),
         http: http_client(),
+        direct_http: direct_http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,
         shelf: shelf.clone(),
     };
