@@ -80,7 +80,7 @@ pub fn open_session(
     let part = |name: &str| raw::at(params, &[name]).map(ToOwned::to_owned);
     let cofer = Face::default();
     let face = Face {
-        capabilities: part("capabilities").unwrap_or_else(|| empty_object()),
+        capabilities: part("capabilities").unwrap_or_else(empty_object),
         client_info: part("clientInfo").unwrap_or(cofer.client_info),
     };
     let session = Arc::new(Session::new(owner, version, face));
@@ -118,7 +118,7 @@ pub fn receive(
             Received::Accepted
         }
         FromClient::Notification { method, params } => {
-            hear(session, &method, params);
+            hear(project, session, &method, params);
             Received::Accepted
         }
         FromClient::Request { id, method, params } => {
@@ -135,12 +135,17 @@ pub fn receive(
     }
 }
 
-fn hear(session: &Arc<Session>, method: &str, params: Option<&RawValue>) {
+fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<&RawValue>) {
     session.note_use();
-    if method == "notifications/cancelled"
-        && let Some(id) = params.and_then(|params| raw::at(params, &["requestId"]))
-    {
-        session.cancel_call(id.get());
+    match method {
+        "notifications/initialized" => {}
+        "notifications/cancelled" => {
+            if let Some(id) = params.and_then(|params| raw::at(params, &["requestId"])) {
+                session.cancel_call(id.get());
+            }
+        }
+        // Whatever else a client says of itself is for those who talk to this client alone.
+        _ => project.upstreams().iter().for_each(|upstream| upstream.pass_down(session, method, params)),
     }
 }
 
@@ -189,14 +194,14 @@ impl Request {
             "resources/subscribe" => self.subscribe().await,
             "resources/unsubscribe" => self.unsubscribe().await,
             "completion/complete" => self.complete().await,
-            "logging/setLevel" => self.set_level().await,
+            "logging/setLevel" => self.set_level(),
             "initialize" => Err(RpcError::new(INVALID_REQUEST, "this session has shaken hands already")),
             _ => self.of_anybody().await,
         }
     }
 
-    fn client(&self) -> Option<Client<'_>> {
-        Some(Client { session: &self.session, stream: &self.stream })
+    fn client(&self) -> Client<'_> {
+        Client { session: &self.session, stream: &self.stream }
     }
 
     fn text(&self, path: &[&str]) -> Result<String, RpcError> {
@@ -299,8 +304,10 @@ impl Request {
     }
 
     async fn forward(&self, upstream: &Upstream) -> Answer {
-        let sent =
-            self.project.send(upstream, &self.method, self.params.clone(), None, self.client(), None).await;
+        let sent = self
+            .project
+            .send(upstream, &self.method, self.params.clone(), None, Some(self.client()), None)
+            .await;
         sent.map_err(refusal)
     }
 
@@ -395,7 +402,7 @@ impl Request {
         }
     }
 
-    async fn set_level(&self) -> Answer {
+    fn set_level(&self) -> Answer {
         let level = self.text(&["level"])?;
         if !self.session.set_level(&level) {
             return Err(RpcError::new(INVALID_PARAMS, format!("`{level}` is no level of logging")));

@@ -64,10 +64,10 @@ fn shortened(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS_MAX {
         return name.to_owned();
     }
-    let mark: String =
-        Sha256::digest(name).iter().take(MARK_CHARS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let digest = Sha256::digest(name);
+    let mark = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
     let kept: String = name.chars().take(NAME_CHARS_MAX - MARK_CHARS - 1).collect();
-    format!("{kept}_{mark}")
+    format!("{kept}_{mark:0MARK_CHARS$x}")
 }
 
 #[cfg(test)]

@@ -44,7 +44,6 @@ pub struct Listing {
 pub struct Project {
     me: Weak<Self>,
     pub id: ProjectId,
-    name: RwLock<Arc<str>>,
     /// Whoever takes over what has changed in the registry.
     pub(crate) turn: tokio::sync::Mutex<()>,
     pub(crate) house: Arc<House>,
@@ -57,6 +56,8 @@ pub struct Project {
 
 #[derive(Debug, Clone)]
 struct Servers {
+    /// The project's own.
+    name: Arc<str>,
     namespacing: Namespacing,
     upstreams: Arc<[Arc<Upstream>]>,
 }
@@ -66,10 +67,13 @@ impl Project {
         let project = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             id: entry.id,
-            name: RwLock::new(entry.name.as_str().into()),
             turn: tokio::sync::Mutex::default(),
             house,
-            servers: RwLock::new(Servers { namespacing: entry.namespacing, upstreams: Arc::new([]) }),
+            servers: RwLock::new(Servers {
+                name: entry.name.as_str().into(),
+                namespacing: entry.namespacing,
+                upstreams: Arc::new([]),
+            }),
             catalogue: RwLock::default(),
             sessions: RwLock::default(),
             resource_homes: Mutex::default(),
@@ -80,7 +84,6 @@ impl Project {
 
     /// The registry has changed. What stayed the same keeps its conversations; what did not is closed.
     pub(crate) fn take(&self, entry: ProjectEntry) {
-        *self.name.write().unwrap_or_else(PoisonError::into_inner) = entry.name.as_str().into();
         let closed = {
             let mut servers = self.servers.write().unwrap_or_else(PoisonError::into_inner);
             let mut old: HashMap<ServerId, Arc<Upstream>> =
@@ -104,6 +107,7 @@ impl Project {
             });
             servers.upstreams = upstreams.collect();
             servers.namespacing = entry.namespacing;
+            servers.name = entry.name.into();
             old
         };
         for (_, upstream) in closed {
@@ -112,12 +116,13 @@ impl Project {
         self.remake();
     }
 
-    pub fn name(&self) -> Arc<str> {
-        self.name.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     pub(crate) fn upstreams(&self) -> Arc<[Arc<Upstream>]> {
         self.servers.read().unwrap_or_else(PoisonError::into_inner).upstreams.clone()
+    }
+
+    /// What it is called now.
+    pub fn name(&self) -> Arc<str> {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).name.clone()
     }
 
     pub(crate) fn namespacing(&self) -> Namespacing {
@@ -134,7 +139,7 @@ impl Project {
 
     /// Makes the catalogue anew. Clients hear of it if their list is another one.
     fn remake(&self) {
-        let Servers { namespacing, upstreams } =
+        let Servers { name, namespacing, upstreams } =
             self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let known: Vec<_> =
             upstreams.iter().map(|upstream| (upstream.clone(), upstream.known(List::Tools))).collect();
@@ -144,7 +149,6 @@ impl Project {
             std::mem::replace(&mut *current, catalogue.clone())
         };
         for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
-            let name = self.name();
             tracing::warn!(project = %name, "project {name}: {warning}");
         }
         if !old.offers_the_same(&catalogue) {

@@ -178,7 +178,7 @@ impl Upstream {
             reason: error.to_string().into(),
             retry_after: None,
         })?;
-        self.take(List::Tools, items);
+        self.take(List::Tools, &items);
         Ok(())
     }
 
@@ -226,9 +226,9 @@ impl Upstream {
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.
-    fn take(&self, list: List, items: Items) -> bool {
+    fn take(&self, list: List, items: &Items) -> bool {
         let kept = self.kept(list);
-        let changed = kept.get().is_none_or(|old| !same(&old, &items));
+        let changed = kept.get().is_none_or(|old| !same(&old, items));
         if changed {
             kept.set(items.clone());
             let change = match list {
@@ -236,7 +236,7 @@ impl Upstream {
                 List::Prompts => Change::Prompts,
                 List::Resources | List::Templates => Change::Resources,
             };
-            self.tell_project(change, (list == List::Tools).then_some(&items));
+            self.tell_project(change, (list == List::Tools).then_some(items));
         }
         changed
     }
@@ -287,7 +287,7 @@ impl Upstream {
         };
         for list in wanted {
             match lists::fetch(&connection.dialled.pump, &connection.dialled.hands, *list).await {
-                Ok(items) => _ = self.take(*list, items),
+                Ok(items) => _ = self.take(*list, &items),
                 Err(error) => {
                     tracing::warn!(server.id = %self.entry.id, "server {} said that its lists changed, but: {error}", self.name());
                 }
@@ -342,15 +342,30 @@ impl Upstream {
         }
     }
 
-    pub(crate) fn resource_updated(&self, said: &Notification) {
+    /// Something that a client says of itself, for its own conversation if it has one.
+    pub(crate) fn pass_down(&self, session: &Session, method: &str, params: Option<&RawValue>) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).get(&session.id).cloned();
+        if let Some(own) = own
+            && let Standing::Connected(connection) = &own.place().standing
+        {
+            connection.dialled.pump.notify(method, params);
+        }
+    }
+
+    /// Told to who subscribed to it; in a client's own conversation, to that client alone.
+    pub(crate) fn resource_updated(&self, said: &Notification, client: Option<&Weak<Session>>) {
         let Some(uri) = said.params.as_deref().and_then(|params| raw::text_at(params, &["uri"])) else {
             return;
         };
-        self.each_session(|session| {
+        let tell = |session: &Arc<Session>| {
             if session.is_subscribed(&uri) {
                 session.tell(&said.method, said.params.as_deref());
             }
-        });
+        };
+        match client {
+            Some(client) => client.upgrade().iter().for_each(tell),
+            None => self.each_session(tell),
+        }
     }
 
     pub(crate) fn each_session(&self, tell: impl Fn(&Arc<Session>)) {

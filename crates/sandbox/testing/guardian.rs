@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cofer_sandbox::{ChildSpec, Guardian, guard_main};
+use cofer_sandbox::{ChildProcess, ChildSpec, Guardian, guard_main};
 use tokio::io::AsyncReadExt as _;
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn keep(args: impl Iterator<Item = OsString>) -> ExitCode {
     };
     runtime.block_on(async {
         let child = Guardian::of_this_program().spawn(&spec, Arc::new(|_, _| ()));
-        let Some(mut streams) = child.as_ref().ok().and_then(|child| child.streams()) else {
+        let Some(mut streams) = child.as_ref().ok().and_then(ChildProcess::streams) else {
             return ExitCode::FAILURE;
         };
         // Until somebody kills us.

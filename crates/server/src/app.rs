@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Doorkeeper;
+use crate::gateway::LogShelf;
 use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
@@ -36,6 +37,7 @@ pub struct Parts {
     pub hosting: Arc<Hosting>,
     pub connections: Arc<dyn Connections>,
     pub gateway: Arc<Gateway>,
+    pub shelf: Arc<LogShelf>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
     pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
@@ -53,6 +55,7 @@ pub struct Rooms {
     pub keyring: Arc<KeyRing>,
     pub hosting: Arc<Hosting>,
     pub gateway: Arc<Gateway>,
+    pub shelf: Arc<LogShelf>,
 }
 
 impl App {
@@ -63,7 +66,7 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let Rooms { store, keyring, hosting, gateway } = rooms;
+        let Rooms { store, keyring, hosting, gateway, shelf } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -75,6 +78,7 @@ impl App {
             hosting,
             connections: crate::gateway::connections(&gateway),
             gateway,
+            shelf,
             stopping: stop,
             exports_traces,
             metrics,

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, AdminError};
 use crate::app::{App, Rooms};
 use crate::data_dir::{DataDir, DataDirError};
-use crate::gateway::{self, FileError, ServersFile};
+use crate::gateway::{self, FileError, LogShelf, ServersFile};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
@@ -108,14 +108,16 @@ pub async fn serve_with(
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
     let file = settings.gateway.servers.as_deref().map(ServersFile::read).transpose()?;
     let file = Arc::new(file.unwrap_or_default());
+    let shelf = Arc::<LogShelf>::default();
     let natives = file.natives(&settings.gateway.native_tools)?;
-    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, &file, natives);
+    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, &file, natives, &shelf);
     if let Err(error) = file.start(&gateway, hosting.default_project()).await {
         gateway.stop().await;
         hosting.shut_down().await;
         return Err(error.into());
     }
-    let rooms = Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone() };
+    let rooms =
+        Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone(), shelf };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);

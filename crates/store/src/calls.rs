@@ -75,18 +75,19 @@ impl TryFrom<Row> for ToolCallRecord {
     }
 }
 
-/// A page of what belongs to `$10`.
+/// A page of what belongs to `$9`.
 macro_rules! select {
     ($whose:literal) => {
         concat!(
             "SELECT * FROM kb.agent_run_tool_calls WHERE ",
             $whose,
-            " AND created_at >= $1 AND created_at < $2 AND (created_at, id) < ($3, $4) \
+            " = $9 AND created_at >= $1 AND created_at <= $2 AND (created_at, id) < ($3, $4) \
              AND ($5 IS NULL OR tool_name = $5) AND ($6 IS NULL OR server = $6) AND ($7 IS NULL OR status = $7) \
-             AND project_id = $8 ORDER BY created_at DESC, id DESC LIMIT $9"
+             ORDER BY created_at DESC, id DESC LIMIT $8"
         )
     };
 }
+
 impl Store {
     /// Writes a batch down, in one statement up to 256, and says how many were new. Calls of projects that are gone are dropped;
     /// one of a run that is not there (any more) is kept without it.
@@ -113,27 +114,31 @@ impl Store {
         after: Option<CallCursor>,
         limit: u32,
     ) -> Result<Vec<ToolCallRecord>, StoreError> {
-        const OF_PROJECT: &str = select!("project_id = $10");
-        /// A run is of one project, and this way its index serves.
-        const OF_RUN: &str = select!("run_id = $10");
-        let whose = filter.run_id.map_or(project.0, |run| run.0);
-        let sql = if filter.run_id.is_some() { OF_RUN } else { OF_PROJECT };
+        const OF_PROJECT: &str = select!("project_id");
+        const OF_RUN: &str = select!("run_id");
+        let (sql, whose) = match filter.run_id {
+            Some(run) => (OF_RUN, run.0),
+            None => (OF_PROJECT, project.0),
+        };
         let since = filter.since.unwrap_or(Moment::from_unix_ms(0));
-        let until = filter.until.unwrap_or_else(end_of_time);
         let cursor = after.unwrap_or(CallCursor { created_at: end_of_time(), id: CallId(Uuid::max()) });
+        // One bound for both, so that an index finds where to begin; moments are whole milliseconds.
+        let last = |until: Moment| Moment::from_unix_ms(until.unix_ms() - 1);
+        let newest = filter.until.map_or(cursor.created_at, |until| last(until).min(cursor.created_at));
         let rows: Vec<Row> = on_each!(self, |db| sqlx::query_as(sql)
             .bind(Stored(since))
-            .bind(Stored(until))
+            .bind(Stored(newest))
             .bind(Stored(cursor.created_at))
             .bind(Stored(cursor.id.0))
             .bind(filter.tool.as_deref().map(without_nul))
             .bind(filter.server.as_deref().map(without_nul))
             .bind(filter.status.map(CallStatus::as_str))
-            .bind(Stored(project.0))
             .bind(i64::from(limit))
             .bind(Stored(whose))
             .fetch_all(db))?;
-        rows.into_iter().map(ToolCallRecord::try_from).collect()
+        // A run is of one project: its calls are all of this one, or none is.
+        let of_this_project = rows.into_iter().filter(|row| row.project_id.0 == project.0);
+        of_this_project.map(ToolCallRecord::try_from).collect()
     }
 
     /// Drops calls of a project from before this moment, a limited number at a time. Says how many; fewer than before the limit

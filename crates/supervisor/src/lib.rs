@@ -32,7 +32,7 @@ mod tests;
 mod truth;
 mod usage;
 
-pub use logs::{LOG_LINE_BYTES_MAX, LogBook, LogLine};
+pub use logs::{Diary, LOG_LINE_BYTES_MAX, LogBook, LogLine};
 pub use plan::{Adoptable, Bridge, Facts, Memory, Plan, PlanError, Planner};
 pub use rules::Rules;
 pub use supervised::{CallRefused, History, Supervised};

@@ -46,7 +46,7 @@ struct Shelf {
 }
 
 impl LogBook {
-    pub(crate) fn new(lines_max: usize, bytes_max: usize) -> Self {
+    pub fn new(lines_max: usize, bytes_max: usize) -> Self {
         Self { shelf: Mutex::default(), lines_max, bytes_max, followers: OnceLock::new() }
     }
 
@@ -93,7 +93,7 @@ impl Shelf {
 
 /// The log of one run.
 #[derive(Debug)]
-pub(crate) struct Diary {
+pub struct Diary {
     book: Arc<LogBook>,
     mask: Arc<Mask>,
     /// How many lines the book had when this run began.
@@ -115,13 +115,13 @@ impl HalfLine {
 }
 
 impl Diary {
-    pub(crate) fn new(book: Arc<LogBook>, mask: Arc<Mask>) -> Self {
+    pub fn new(book: Arc<LogBook>, mask: Arc<Mask>) -> Self {
         let began = book.shelf().written;
         Self { book, mask, began, halves: Mutex::default() }
     }
 
     /// Takes a chunk, wherever its line breaks are.
-    pub(crate) fn take(&self, stream: LogStream, chunk: &[u8]) {
+    pub fn take(&self, stream: LogStream, chunk: &[u8]) {
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
         let half = &mut halves[usize::from(stream == LogStream::Stderr)];
         let mut parts = chunk.split(|byte| *byte == b'\n');

@@ -8,6 +8,7 @@ mod doctor;
 mod documents;
 mod doors;
 mod gateway;
+mod guard;
 mod hostile_clients;
 mod hosting;
 mod keys;

@@ -101,14 +101,14 @@ async fn what_nobody_uses_is_closed_and_stays_so_until_it_is_used() {
     let slot = slot(&server);
     // Many ask at once: the words that nobody needed must not bring it back later.
     join_all((0..10).map(|_| slot.connection())).await;
-    sleep(Duration::from_secs(9 * 60)).await;
+    sleep(Duration::from_mins(9)).await;
     assert_eq!(standing(&slot), "connected");
     slot.connection().await.unwrap();
-    sleep(Duration::from_secs(9 * 60)).await;
+    sleep(Duration::from_mins(9)).await;
     assert_eq!(standing(&slot), "connected", "it was used meanwhile");
-    sleep(Duration::from_secs(2 * 60)).await;
+    sleep(Duration::from_mins(2)).await;
     assert_eq!(standing(&slot), "idle");
-    sleep(Duration::from_secs(60 * 60)).await;
+    sleep(Duration::from_hours(1)).await;
     assert_eq!((standing(&slot), server.dialled()), ("idle", 1));
     slot.connection().await.unwrap();
     assert_eq!(server.dialled(), 2);
@@ -141,7 +141,7 @@ async fn what_is_not_the_servers_fault_counts_against_nobody_and_is_tried_at_the
     for attempt in 1..=4 {
         let failed = slot.connection().await.unwrap_err();
         assert_eq!((failed.kind, failed.retry_after), (Kind::PreconditionFailed, None));
-        sleep(Duration::from_secs(600)).await;
+        sleep(Duration::from_mins(10)).await;
         assert_eq!((server.dialled(), slot.place().failures, standing(&slot)), (attempt, 0, "failed"));
     }
     slot.connection().await.unwrap();

@@ -3,6 +3,7 @@
 //! Order is kept where it matters: what comes after `initialize` waits for its answer, and what comes after `notifications/initialized`
 //! until that was accepted. A cancelled request is no longer read for, and the upstream is told.
 //!
+//! Who has said everything (stdin ends) still hears the answers; who does not listen any more (stdout is dropped) need not wait for them.
 //! Every task that is at work for the wire is owned here, and ends with it.
 
 use std::collections::{HashMap, VecDeque};
@@ -39,9 +40,15 @@ pub(super) struct Carrier<D> {
     in_flight_max: usize,
     deliveries: JoinSet<()>,
     /// The requests among them, by id.
-    requests: HashMap<String, AbortHandle>,
+    requests: HashMap<String, Request>,
     /// Requests for which there is no room yet.
     held: VecDeque<Outgoing>,
+}
+
+struct Request {
+    task: AbortHandle,
+    /// It belongs to no session.
+    stands_alone: bool,
 }
 
 enum Cause {
@@ -50,17 +57,19 @@ enum Cause {
     Broken,
 }
 
-/// Whether the upstream has heard of a request, and has to be told that it was given up.
+/// Whether a request that was given up concerns the upstream.
 #[derive(PartialEq, Eq)]
-enum Heard {
-    Never,
-    Maybe,
+enum Upstream {
+    HasToBeTold,
+    /// It has not heard of it, or understands a connection that ends.
+    Knows,
 }
 
 impl<D: Delivery> Carrier<D> {
     pub(super) fn new(stdin: DuplexStream, delivery: D, anchor: Anchor, limits: &WireLimits) -> Self {
         Self {
-            lines: Lines::new(stdin, limits.message_bytes_max),
+            // What our own side says is its own affair; a limit here would leave a caller without an answer.
+            lines: Lines::new(stdin, usize::MAX),
             delivery: Arc::new(delivery),
             anchor,
             in_flight_max: limits.in_flight_max.max(1),
@@ -87,9 +96,12 @@ impl<D: Delivery> Carrier<D> {
                         self.dispatch(message).await;
                     }
                 }
-                // Our own pump says nothing of that length.
                 Cause::Line(Ok(Some(Line::TooLong { .. }))) => {}
-                Cause::Line(Ok(None) | Err(_)) | Cause::Broken => break,
+                Cause::Line(Ok(None) | Err(_)) => {
+                    self.finish().await;
+                    break;
+                }
+                Cause::Broken => break,
                 Cause::Delivered(delivered) => {
                     self.forget(&delivered);
                     self.let_held_ones_go();
@@ -97,6 +109,19 @@ impl<D: Delivery> Carrier<D> {
             }
         }
         self.end(listening).await;
+    }
+
+    /// Until everything is answered, or nobody wants to know.
+    async fn finish(&mut self) {
+        loop {
+            let delivered = tokio::select! {
+                delivered = self.deliveries.join_next_with_id() => delivered,
+                () = self.anchor.broken() => return,
+            };
+            let Some(delivered) = delivered else { return };
+            self.forget(&delivered);
+            self.let_held_ones_go();
+        }
     }
 
     async fn dispatch(&mut self, message: Outgoing) {
@@ -114,7 +139,7 @@ impl<D: Delivery> Carrier<D> {
                 self.let_held_ones_go();
             }
             What::Notification { cancels: Some(id), .. } => {
-                if self.give_up(id) == Heard::Maybe {
+                if self.give_up(id) == Upstream::HasToBeTold {
                     self.start(message);
                 }
             }
@@ -125,15 +150,18 @@ impl<D: Delivery> Carrier<D> {
     }
 
     /// Nobody waits for this request any more.
-    fn give_up(&mut self, id: &str) -> Heard {
+    fn give_up(&mut self, id: &str) -> Upstream {
         if let Some(place) = self.held.iter().position(|message| message.request_id() == Some(id)) {
             self.held.remove(place);
-            return Heard::Never;
+            return Upstream::Knows;
         }
-        if let Some(request) = self.requests.remove(id) {
-            request.abort();
+        match self.requests.remove(id) {
+            Some(request) => {
+                request.task.abort();
+                if request.stands_alone { Upstream::Knows } else { Upstream::HasToBeTold }
+            }
+            None => Upstream::HasToBeTold,
         }
-        Heard::Maybe
     }
 
     fn let_held_ones_go(&mut self) {
@@ -141,8 +169,9 @@ impl<D: Delivery> Carrier<D> {
             && let Some(message) = self.held.pop_front()
         {
             let id = message.request_id().map(ToOwned::to_owned);
-            let handle = self.start(message);
-            self.requests.extend(id.map(|id| (id, handle)));
+            let stands_alone = message.label.is_some();
+            let task = self.start(message);
+            self.requests.extend(id.map(|id| (id, Request { task, stands_alone })));
         }
     }
 
@@ -156,7 +185,7 @@ impl<D: Delivery> Carrier<D> {
             Ok((task, ())) => *task,
             Err(error) => error.id(),
         };
-        self.requests.retain(|_, request| request.id() != task);
+        self.requests.retain(|_, request| request.task.id() != task);
     }
 
     async fn end(self, mut listening: JoinSet<()>) {

@@ -18,7 +18,7 @@ use super::{HttpTarget, Wire, WireFault, WireLimits};
 
 /// Opens the stream, and carries lines once the upstream has said where to.
 pub async fn sse(target: HttpTarget, client: Client, limits: WireLimits) -> Result<Wire, WireFault> {
-    let door = Door::new(&target, client)?;
+    let door = Door::new(target, client)?;
     let greeting = tokio::time::timeout(limits.greeting_max, greet(&door, &limits)).await;
     let greeting = greeting.unwrap_or_else(|_| Err(Trouble::late("did not say where to post to")));
     let (stream, endpoint) = greeting.map_err(|trouble| trouble.as_fault())?;
@@ -68,7 +68,7 @@ impl Delivery for Legacy {
 
 impl Legacy {
     async fn post(&self, message: &Outgoing) -> Result<(), Trouble> {
-        let request = self.door.post(&self.session, message.line.clone());
+        let request = self.door.post(&self.session, message);
         let response = request.send().await.map_err(Trouble::connection)?;
         if !response.status().is_success() {
             return Err(Trouble::refusal(response, message.request_id(), true).await);

@@ -61,9 +61,10 @@ impl Link {
 
     /// A message met with trouble: whoever waits for its answer hears, and the wire ends if it must.
     pub(super) async fn report(&self, message: &Outgoing, trouble: Trouble) {
-        match message.request_id() {
-            Some(id) => self.say(trouble.answer_to(id)).await,
-            None => tracing::debug!("an upstream did not take {:?}: {}", message.method(), trouble.message),
+        if let Some(id) = message.raw_id() {
+            self.say(trouble.answer_to(id.get())).await;
+        } else {
+            tracing::debug!("an upstream did not take {:?}: {}", message.method(), trouble.message);
         }
         if let Some(fault) = trouble.into_fault() {
             self.fail(fault);

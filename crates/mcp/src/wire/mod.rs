@@ -4,11 +4,13 @@
 //!                      ┌─ carrier ──────────────────────────────┐
 //!   pump ─► stdin ───► │ a line: POST it, many at once          │ ──► upstream
 //!   pump ◄─ stdout ◄── │ a body, an event: a line               │ ◄── upstream
-//!                      └─ ends with stdin, or with a fault ─────┘
+//!                      └─ ends with the pump, or with a fault ──┘
 //! ```
 //!
 //! [`streamable()`] is the transport of today, [`sse()`] the one before it. Both share the carrier ([`carrier`]), which knows about order,
 //! limits and cancellation, and differ in how a line is delivered. Messages are carried as they came; only `id` and `method` are looked at.
+//!
+//! Messages that stand alone, as those of 2026-07-28 do, are told by what they say of themselves, and can be sent beside the others.
 //!
 //! What a POST asks and the upstream does not answer is answered here, with an error that says what happened and whether the call may
 //! have been executed. Nothing is ever posted twice. When the upstream as a whole is lost, stdout ends and [`Fault`] says why; whoever
@@ -39,13 +41,15 @@ pub use listening::{Backoff, Jitter};
 pub use streamable::streamable;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How soon a connection is looked after on which nothing is said: a stream may be silent for hours, and its other end gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Less than the five seconds after which Node.js and uvicorn hang up on a connection that nobody uses: a call that meets such an end
 /// may have been executed or not, and nobody can tell.
 const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 16;
 const REDIRECTS_MAX: usize = 5;
 
-/// Both ends of an upstream, for [`crate::Pump::start`]. It ends when `stdin` is dropped.
+/// Both ends of an upstream, for [`crate::Pump::start`]. It ends when both are dropped, or `stdin` is and all is answered.
 pub struct Wire {
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,
@@ -116,16 +120,25 @@ impl Fault {
 
 /// A client for all upstreams. The process must have chosen its cryptography before (`rustls`).
 pub fn http_client() -> reqwest::Client {
-    let builder = reqwest::Client::builder()
+    // Fails only where TLS cannot be set up at all, and then the other way would as well.
+    builder().build().unwrap_or_default()
+}
+
+/// The same for servers on this machine: a proxy for the wide world has no business between two of its processes.
+pub fn direct_http_client() -> reqwest::Client {
+    builder().no_proxy().build().unwrap_or_default()
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .user_agent(concat!("cofer/", env!("CARGO_PKG_VERSION")))
         .tcp_nodelay(true)
+        .tcp_keepalive(KEEP_ALIVE)
         .connect_timeout(CONNECT_MAX)
         .pool_idle_timeout(IDLE_CONNECTION_MAX)
         .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
         .retry(reqwest::retry::never())
-        .redirect(redirect::Policy::custom(follow_within_origin));
-    // Fails only where TLS cannot be set up at all, and then the other way would as well.
-    builder.build().unwrap_or_default()
+        .redirect(redirect::Policy::custom(follow_within_origin))
 }
 
 /// What we carry is for this upstream: it is not taken elsewhere, and a POST stays a POST.

@@ -1,23 +1,29 @@
 //! How a request to an upstream looks: its headers, and the session that they name.
 //!
-//! Everything that depends on the version of the protocol is here. A version without sessions, whose headers repeat the method and the
-//! name of what is asked for, changes [`Session::dress`] and nothing else.
+//! Everything that depends on the version of the protocol is here: up to 2025-11-25 each request shows the session and the version that
+//! were agreed on ([`Session::dress`]); since 2026-07-28 there is no session, and the headers repeat what the message says ([`dress_alone`]).
 
 use std::sync::{Mutex, PoisonError};
 
+use cofer_model::Kind;
+use data_encoding::BASE64;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use url::Url;
 
+use super::outgoing::{Label, Outgoing};
 use super::{HttpTarget, WireFault};
-use cofer_model::Kind;
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
+const BOTH: &str = "application/json, text/event-stream";
+const ANYTHING: &str = "*/*";
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// An upstream that can be asked, with everything that each request carries.
@@ -39,7 +45,7 @@ struct Tokens {
 }
 
 impl Door {
-    pub(super) fn new(target: &HttpTarget, client: Client) -> Result<Self, WireFault> {
+    pub(super) fn new(target: HttpTarget, client: Client) -> Result<Self, WireFault> {
         let mut headers = HeaderMap::new();
         for (name, value) in &target.headers {
             let parsed =
@@ -48,7 +54,7 @@ impl Door {
             value.set_sensitive(true);
             headers.append(header, value);
         }
-        Ok(Self { client, url: target.url.clone(), headers })
+        Ok(Self { client, url: target.url, headers })
     }
 
     /// The same upstream at another address.
@@ -60,35 +66,59 @@ impl Door {
         &self.url
     }
 
-    pub(super) fn post(&self, session: &Session, line: bytes::Bytes) -> RequestBuilder {
-        let accept = const { HeaderValue::from_static("application/json, text/event-stream") };
-        let request = self.request(Method::POST, accept, session);
-        request.header(CONTENT_TYPE, const { HeaderValue::from_static(JSON) }).body(line)
+    pub(super) fn post(&self, session: &Session, message: &Outgoing) -> RequestBuilder {
+        let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(JSON))]);
+        match &message.label {
+            Some(label) => dress_alone(&mut headers, message.method().unwrap_or_default(), label),
+            None => session.dress(&mut headers),
+        }
+        self.request(Method::POST, BOTH, headers).body(message.line.clone())
     }
 
     /// Asks for what the upstream says by itself, or for the rest of a stream that broke off.
     pub(super) fn get(&self, session: &Session, last_event_id: Option<&str>) -> RequestBuilder {
-        let request = self.request(Method::GET, const { HeaderValue::from_static(EVENTS) }, session);
-        match last_event_id.and_then(|id| HeaderValue::from_str(id).ok()) {
-            Some(id) => request.header(LAST_EVENT_ID, id),
-            None => request,
-        }
+        let last_event_id = last_event_id.and_then(|id| HeaderValue::from_str(id).ok());
+        let mut headers: HeaderMap = last_event_id.map(|id| (LAST_EVENT_ID, id)).into_iter().collect();
+        session.dress(&mut headers);
+        self.request(Method::GET, EVENTS, headers)
     }
 
     pub(super) fn delete(&self, session: &Session) -> RequestBuilder {
-        self.request(Method::DELETE, const { HeaderValue::from_static("*/*") }, session)
+        let mut headers = HeaderMap::new();
+        session.dress(&mut headers);
+        self.request(Method::DELETE, ANYTHING, headers)
     }
 
-    fn request(&self, method: Method, accept: HeaderValue, session: &Session) -> RequestBuilder {
+    fn request(&self, method: Method, accept: &'static str, mut headers: HeaderMap) -> RequestBuilder {
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
         // What the target names comes last, and instead of ours where both name a header.
-        let mut headers = HeaderMap::from_iter([(ACCEPT, accept)]);
-        session.dress(&mut headers);
         for name in self.headers.keys() {
             headers.remove(name);
         }
         headers.extend(self.headers.clone());
         self.client.request(method, self.url.clone()).headers(headers)
     }
+}
+
+/// A message that belongs to no session repeats in its headers what is in its body, for whoever stands in between and does not read bodies.
+fn dress_alone(headers: &mut HeaderMap, method: &str, label: &Label) {
+    let Label { protocol_version, name } = label;
+    let name = name.as_deref().map(header_text);
+    let fields =
+        [(PROTOCOL_VERSION, Some(protocol_version.clone())), (METHOD, Some(method.to_owned())), (NAME, name)];
+    for (header, value) in fields {
+        let value = value.and_then(|value| HeaderValue::from_str(&value).ok());
+        headers.extend(value.map(|value| (header, value)));
+    }
+}
+
+/// As it is where a header can carry it, else as the protocol says to wrap it.
+fn header_text(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.trim() == text;
+    if is_plain && !text.starts_with("=?base64?") {
+        return text.to_owned();
+    }
+    format!("=?base64?{}?=", BASE64.encode(text.as_bytes()))
 }
 
 impl Session {
@@ -156,4 +186,23 @@ fn unusable(header: &str) -> WireFault {
         "the header `{header}` cannot be sent: its name or value has characters that headers cannot have"
     );
     WireFault { kind: Kind::Invalid, message, status: None, www_authenticate: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_wrapped_only_where_a_header_cannot_carry_it() {
+        for (name, expected) in [
+            ("get_weather", "get_weather"),
+            ("test://a b", "test://a b"),
+            ("größe", "=?base64?Z3LDtsOfZQ==?="),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            ("a\nb", "=?base64?YQpi?="),
+            ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
+        ] {
+            assert_eq!(header_text(name), expected);
+        }
+    }
 }

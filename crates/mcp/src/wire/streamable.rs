@@ -33,7 +33,7 @@ const RESUME_TRIES_MAX: u32 = 5;
 pub fn streamable(target: HttpTarget, client: Client, limits: WireLimits) -> Wire {
     let (link, anchor, stdout, fault) = link::link();
     let (stdin, lines) = tokio::io::duplex(STDIN_BYTES);
-    match Door::new(&target, client) {
+    match Door::new(target, client) {
         Ok(door) => {
             let greeted = watch::Sender::new(false);
             let delivery = Streamable { door, session: Session::default(), link, limits, greeted };
@@ -107,7 +107,7 @@ impl Delivery for Streamable {
 
 impl Streamable {
     async fn exchange(&self, message: &Outgoing) -> Result<(), Trouble> {
-        let request = self.door.post(&self.session, message.line.clone());
+        let request = self.door.post(&self.session, message);
         let response = request.send().await.map_err(Trouble::connection)?;
         if !response.status().is_success() {
             let in_session = self.session.is_open() && !message.is_initialize();

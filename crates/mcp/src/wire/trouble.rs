@@ -1,18 +1,23 @@
 //! What can go wrong with one message, told in two ways: as the answer to it, and, where the upstream as a whole is lost, as the wire's
 //! fault.
 
+use std::time::Duration;
+
 use cofer_model::Kind;
 use reqwest::header::WWW_AUTHENTICATE;
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::WireFault;
 use super::outgoing::id_text;
 
 /// Of an answer that is none, as much is read.
 const EXCERPT_BYTES_MAX: usize = 64 << 10;
+/// And no longer than this.
+const EXCERPT_TIME_MAX: Duration = Duration::from_secs(2);
 /// And as much is told.
 const EXCERPT_CHARACTERS_MAX: usize = 300;
 const SERVER_ERROR: i64 = -32000;
@@ -97,16 +102,17 @@ impl Trouble {
         let location = header(reqwest::header::LOCATION).map(ToOwned::to_owned);
         let body = excerpt(response).await;
         let error = serde_json::from_slice::<ErrorBody<'_>>(&body).ok();
-        let about_it = error.as_ref().is_some_and(|error| error.id.map(id_text).as_deref() == request);
-        let own_words = (about_it && request.is_some()).then(|| body.clone());
-        let said = error.map_or_else(|| readable(&body), |error| error.error.message);
+        let names_it = |error: &ErrorBody<'_>| error.id.map(id_text).as_deref() == request;
+        let about_it = request.is_some() && error.as_ref().is_some_and(names_it);
+        let own_words = about_it.then(|| body.clone());
+        let said = readable(error.as_ref().map_or(&body, |error| error.error.message.as_bytes()));
         let said = match location.filter(|_| status.is_redirection()) {
             Some(location) => {
                 format!("it redirects to {location}; if that is its address, register that one")
             }
             None => said,
         };
-        let lost_session = in_session && is_session_lost(status, &said);
+        let lost_session = in_session && is_session_lost(status, &said, about_it);
         let unwelcome = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let executed = if status.is_server_error() { Executed::Maybe } else { Executed::No };
         let kind = if lost_session { Kind::Unavailable } else { Kind::Upstream };
@@ -146,17 +152,15 @@ impl Trouble {
         self.status.is_some()
     }
 
-    /// The answer for whoever asked under this id.
+    /// The answer for whoever asked under this id, which is JSON.
     pub(super) fn answer_to(&self, id: &str) -> Vec<u8> {
         if let Some(own_words) = &self.own_words {
             return own_words.clone();
         }
-        // Our ids are numbers; anybody else's was text.
-        let id = id.parse::<u64>().map_or_else(|_| json!(id), |number| json!(number));
         let status = self.status.map(|status| status.as_u16());
         let data = json!({"http_status": status, "may_have_executed": self.may_have_executed});
         let error = json!({"code": SERVER_ERROR, "message": self.message, "data": data});
-        json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string().into_bytes()
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into_bytes()
     }
 
     pub(super) fn into_fault(self) -> Option<WireFault> {
@@ -173,16 +177,20 @@ impl Trouble {
     }
 }
 
-/// 404 is what the protocol says. Many servers made after an early example of the official SDK say 400 and speak of the session.
-fn is_session_lost(status: StatusCode, said: &str) -> bool {
+/// 404 is what the protocol says. Many servers made after an early example of the official SDK say 400 and speak of the session, not of
+/// what they were asked.
+fn is_session_lost(status: StatusCode, said: &str, about_the_request: bool) -> bool {
     let speaks_of_session = || said.to_ascii_lowercase().contains("session");
-    status == StatusCode::NOT_FOUND || (status == StatusCode::BAD_REQUEST && speaks_of_session())
+    status == StatusCode::NOT_FOUND
+        || (status == StatusCode::BAD_REQUEST && !about_the_request && speaks_of_session())
 }
 
+/// The beginning of a body, or what has come of it in time.
 pub(super) async fn excerpt(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
+    let deadline = Instant::now() + EXCERPT_TIME_MAX;
     while body.len() < EXCERPT_BYTES_MAX
-        && let Ok(Some(piece)) = response.chunk().await
+        && let Ok(Ok(Some(piece))) = tokio::time::timeout_at(deadline, response.chunk()).await
     {
         body.extend_from_slice(&piece);
     }
@@ -213,9 +221,10 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_recognised_also_where_servers_say_it_in_their_own_way() {
-        assert!(is_session_lost(StatusCode::NOT_FOUND, ""));
-        assert!(is_session_lost(StatusCode::BAD_REQUEST, "Bad Request: No valid session ID provided"));
-        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "invalid arguments"));
+        assert!(is_session_lost(StatusCode::NOT_FOUND, "", false));
+        assert!(is_session_lost(StatusCode::BAD_REQUEST, "Bad Request: No valid session ID provided", false));
+        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "no such browser session", true));
+        assert!(!is_session_lost(StatusCode::BAD_REQUEST, "invalid arguments", false));
     }
 
     #[test]

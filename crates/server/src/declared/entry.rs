@@ -59,7 +59,7 @@ fn one(field: &str, key: &str, fields: &Value, notes: &mut Notes) -> Result<Decl
     };
     let optional = reading.flag("optional")?.unwrap_or(false);
     reading.warn_of_the_rest();
-    warn_of_written_out(&name, &config, notes);
+    advise_on_written_out(&name, &config, notes);
     Ok(DeclaredServer { key: None, name, description, config, enabled, session, optional })
 }
 
@@ -213,7 +213,7 @@ impl Reading<'_> {
 }
 
 /// Passwords in a file are read by whoever reads the file; in the registry, by whoever reads the database.
-pub(super) fn warn_of_written_out(name: &ServerName, config: &ExternalConfig, notes: &mut Notes) {
+pub(super) fn advise_on_written_out(name: &ServerName, config: &ExternalConfig, notes: &mut Notes) {
     let pairs = match config {
         ExternalConfig::Stdio(stdio) => &stdio.env,
         ExternalConfig::Sse(remote) | ExternalConfig::Http(remote) => &remote.headers,
@@ -223,7 +223,7 @@ pub(super) fn warn_of_written_out(name: &ServerName, config: &ExternalConfig, no
         let secretive = upper == "AUTHORIZATION" || SECRETIVE.iter().any(|word| upper.contains(word));
         if secretive && !value.is_empty() && template::names([value.as_str()]).is_empty() {
             let secret = variables::secret_name(key);
-            notes.warn(format!(
+            notes.advise(format!(
                 "server `{name}`: the value of `{key}` is written out; `cofer secret set {secret}` keeps it safe, and `${{{secret}}}` names it"
             ));
         }

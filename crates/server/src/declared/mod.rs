@@ -104,13 +104,24 @@ pub struct DeclaredProduct {
 /// What is noted down while a file is read.
 #[derive(Debug, Default)]
 struct Notes {
+    /// What was not understood.
     warnings: Vec<String>,
+    /// What was, and would be better otherwise.
+    advice: Vec<String>,
     hints: BTreeMap<SecretName, String>,
 }
 
 impl Notes {
     fn warn(&mut self, warning: impl Into<String>) {
         self.warnings.push(warning.into());
+    }
+
+    fn advise(&mut self, advice: impl Into<String>) {
+        self.advice.push(advice.into());
+    }
+
+    fn into_warnings(self) -> Vec<String> {
+        [self.warnings, self.advice].concat()
     }
 }
 
@@ -135,11 +146,11 @@ pub fn import(text: &str) -> Result<Declared, DeclaredError> {
         variables::note_inputs(inputs, &mut notes);
         (Form::VsCode, entry::all(field, servers, &mut notes)?)
     } else if document.get("mcp").is_some() && document.get("name").is_some() {
-        let DeclaredProduct { warnings, servers, .. } = product(&Value::Object(document.clone()))?;
-        notes.warnings = warnings;
-        let mut declared = finish(Form::Product, servers, notes)?;
-        declared.products.push(Value::Object(document));
-        return Ok(declared);
+        let manifest = Value::Object(document);
+        let product = read_product(&manifest, &mut notes)?;
+        return Ok(Declared { products: vec![manifest], ..finish(Form::Product, product.servers, notes)? });
+    } else if document.contains_key("nativeTools") {
+        (Form::Desktop, Vec::new())
     } else {
         return Err(DeclaredError::new("", UNKNOWN_FORM));
     };
@@ -170,16 +181,20 @@ pub fn ours(text: &str) -> Result<Declared, DeclaredError> {
         Some(Value::Array(products)) => products.clone(),
         Some(_) => return Err(DeclaredError::new("products", "`products` is a list of manifests")),
     };
+    let mut of_products = Vec::new();
     for (at, manifest) in products.iter().enumerate() {
-        let read = product(manifest)
+        let read = read_product(manifest, &mut notes)
             .map_err(|error| DeclaredError::new(format!("products[{at}].{}", error.field), error.message))?;
-        notes.warnings.extend(read.warnings);
+        of_products.extend(read.servers);
     }
-    if let Some(warning) = notes.warnings.iter().find(|warning| !warning.contains("is written out")) {
+    if let Some(warning) = notes.warnings.first() {
         return Err(DeclaredError::new("servers", warning.clone()));
     }
     let project = document.get("project").map_or(Ok(ProjectSettings::default()), project_settings)?;
-    Ok(Declared { products, project, ..finish(Form::Cofer, servers, notes)? })
+    let mut declared = Declared { products, project, ..finish(Form::Cofer, servers, notes)? };
+    let named = template::names(of_products.iter().flat_map(|server| server.config.texts()));
+    declared.secrets.extend(named.into_iter().map(|name| (name, None)));
+    Ok(declared)
 }
 
 fn project_settings(value: &Value) -> Result<ProjectSettings, DeclaredError> {
@@ -212,6 +227,13 @@ fn project_settings(value: &Value) -> Result<ProjectSettings, DeclaredError> {
 
 /// Reads a product's manifest. What else is in it is the product's own business.
 pub fn product(manifest: &Value) -> Result<DeclaredProduct, DeclaredError> {
+    let mut notes = Notes::default();
+    let product = read_product(manifest, &mut notes)?;
+    Ok(DeclaredProduct { warnings: notes.into_warnings(), ..product })
+}
+
+/// Its warnings go to the notes.
+fn read_product(manifest: &Value, notes: &mut Notes) -> Result<DeclaredProduct, DeclaredError> {
     let text = |field: &str| match manifest.get(field) {
         None => Ok(None),
         Some(Value::String(text)) if is_label(text) => Ok(Some(text.clone())),
@@ -227,10 +249,9 @@ pub fn product(manifest: &Value) -> Result<DeclaredProduct, DeclaredError> {
     let servers = servers.ok_or_else(|| {
         DeclaredError::new("mcp.servers", "a product's manifest lists its servers in `mcp.servers`")
     })?;
-    let mut notes = Notes::default();
-    let servers = entry::all("mcp.servers", servers, &mut notes)?;
+    let servers = entry::all("mcp.servers", servers, notes)?;
     check_names(&servers)?;
-    Ok(DeclaredProduct { name, version, servers, warnings: notes.warnings })
+    Ok(DeclaredProduct { name, version, servers, warnings: Vec::new() })
 }
 
 fn is_label(text: &str) -> bool {
@@ -269,7 +290,7 @@ fn finish(form: Form, servers: Vec<DeclaredServer>, notes: Notes) -> Result<Decl
         servers,
         products: Vec::new(),
         project: ProjectSettings::default(),
-        warnings: notes.warnings,
+        warnings: notes.into_warnings(),
         secrets,
     })
 }

@@ -33,7 +33,7 @@ pub(super) fn read(server: &Map<String, Value>, notes: &mut Notes) -> Result<Dec
         let message = format!("server `{name}` has no package and no address that Cofer can use (npm, PyPI, OCI, NuGet, http, sse)");
         DeclaredError::new("packages", message)
     })?;
-    entry::warn_of_written_out(&name, &config, notes);
+    entry::advise_on_written_out(&name, &config, notes);
     let description = server.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok(DeclaredServer {
         key: None,

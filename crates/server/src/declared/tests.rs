@@ -213,13 +213,14 @@ fn our_own_form_in_toml_and_json() {
 
         [[products]]
         name = "kit"
-        mcp.servers.search = { command = "npx", args = ["search"] }
+        mcp.servers.search = { command = "npx", args = ["search", "${SEARCH_KEY}"] }
     "#;
     let declared = ours(toml).unwrap();
     insta::assert_snapshot!(told(&declared), @r#"
     crm: http {"url":"https://crm.example.com/mcp","headers":{"Authorization":"Bearer ${CRM_TOKEN}"}} (off)
     time: stdio {"command":"uvx","args":["mcp-server-time","--local-timezone","${TZ}"],"env":{},"cwd":null}
     secret: CRM_TOKEN
+    secret: SEARCH_KEY
     secret: TZ
     "#);
     assert_eq!(declared.project.namespacing, Some(Namespacing::Conflict));

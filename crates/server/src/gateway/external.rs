@@ -10,12 +10,16 @@ use cofer_gateway::{Dial, DialError, Dialled, Held};
 use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
 use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
 use cofer_model::mask::Mask;
-use cofer_model::{ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, StdioConfig, template};
+use cofer_model::{
+    ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
+};
 use cofer_sandbox::LogSink;
 use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
+use cofer_supervisor::Diary;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
+use super::shelf::LogShelf;
 use crate::keyring::KeyRing;
 
 /// As long as connecting may take at all: whoever dials bounds it.
@@ -33,13 +37,17 @@ pub(super) struct Means {
     pub keyring: Arc<KeyRing>,
     pub guardian: Guardian,
     pub http: reqwest::Client,
+    /// For servers on this machine.
+    pub direct_http: reqwest::Client,
     pub message_bytes_max: usize,
+    pub shelf: Arc<LogShelf>,
 }
 
 #[derive(Debug)]
 pub(super) struct ExternalDial {
     means: Arc<Means>,
     project: ProjectId,
+    id: ServerId,
     name: String,
     config: ExternalConfig,
 }
@@ -47,8 +55,14 @@ pub(super) struct ExternalDial {
 type Secrets = BTreeMap<SecretName, SecretString>;
 
 impl ExternalDial {
-    pub(super) fn new(means: Arc<Means>, project: ProjectId, name: String, config: ExternalConfig) -> Self {
-        Self { means, project, name, config }
+    pub(super) fn new(
+        means: Arc<Means>,
+        project: ProjectId,
+        id: ServerId,
+        name: String,
+        config: ExternalConfig,
+    ) -> Self {
+        Self { means, project, id, name, config }
     }
 }
 
@@ -57,37 +71,24 @@ impl Dial for ExternalDial {
     async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
         let secrets = self.secrets().await?;
         let mut mask = Mask::default();
-        secrets.values().for_each(|value| mask.hide(value));
+        for value in secrets.values() {
+            mask.hide(value);
+        }
         let mask = Arc::new(mask);
-        let limits = Limits {
-            in_flight_max: CALLS_AT_ONCE,
-            queue_max: CALLS_WAITING,
-            message_bytes_max: self.means.message_bytes_max,
-        };
         let (pump, held) = match &self.config {
-            ExternalConfig::Stdio(config) => self.start(config, &secrets, limits, mask.clone())?,
+            ExternalConfig::Stdio(config) => self.start(config, &secrets, mask.clone())?,
             ExternalConfig::Http(config) => {
-                let target = self.target(config, &secrets)?;
-                over(
-                    wire::streamable(target, self.means.http.clone(), self.wire_limits()),
-                    limits,
-                    mask.clone(),
-                )
+                let target = Self::target(config, &secrets)?;
+                return self.means.speak_to(target, face, ear, mask).await;
             }
             ExternalConfig::Sse(config) => {
-                let target = self.target(config, &secrets)?;
-                let wire = wire::sse(target, self.means.http.clone(), self.wire_limits()).await;
-                over(wire.map_err(|fault| of_fault(&fault, &mask))?, limits, mask.clone())
+                let target = Self::target(config, &secrets)?;
+                let http = self.means.http_for(&target.url);
+                let wire = wire::sse(target, http, self.means.wire_limits()).await;
+                self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone())
             }
         };
-        pump.listen(ear);
-        match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
-            Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
-            Err(error) => {
-                let why = held.last_words().await.unwrap_or_else(|| error.to_string());
-                Err(DialError::of_server(error.kind(), why))
-            }
-        }
+        greet(pump, held, face, ear, mask).await
     }
 
     fn takes_many(&self) -> bool {
@@ -118,9 +119,9 @@ impl ExternalDial {
         if missing.is_empty() {
             return Ok(secrets);
         }
-        let names = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let listed = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let message = format!(
-            "server `{}` names secrets that the project does not have: {names}; set them with `cofer secret set`",
+            "server `{}` names secrets that the project does not have: {listed}; set them with `cofer secret set`",
             self.name
         );
         Err(DialError::of_ours(Kind::PreconditionFailed, message))
@@ -130,7 +131,6 @@ impl ExternalDial {
         &self,
         config: &StdioConfig,
         secrets: &Secrets,
-        limits: Limits,
         mask: Arc<Mask>,
     ) -> Result<(Pump, Arc<dyn Held>), DialError> {
         let args: Result<Vec<_>, _> =
@@ -143,11 +143,8 @@ impl ExternalDial {
             environment: environment?,
             cwd: config.cwd.as_ref().map(PathBuf::from),
         };
-        let (name, told) = (self.name.clone(), mask.clone());
-        let logs: LogSink = Arc::new(move |_, line: &[u8]| {
-            let line = String::from_utf8_lossy(line);
-            tracing::debug!(server = %name, "server {name} says: {}", told.apply(line.trim_end()));
-        });
+        let diary = Diary::new(self.means.shelf.book(self.id), mask.clone());
+        let logs: LogSink = Arc::new(move |stream, said: &[u8]| diary.take(stream, said));
         let child = self
             .means
             .guardian
@@ -155,21 +152,17 @@ impl ExternalDial {
             .map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
         let streams =
             child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;
-        let pump = Pump::start(streams.stdin, streams.stdout, limits);
+        let pump = Pump::start(streams.stdin, streams.stdout, self.means.limits());
         Ok((pump, Arc::new(HeldChild { child, mask })))
     }
 
-    fn target(&self, config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialError> {
+    fn target(config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialError> {
         let url = filled(&config.url, secrets)?;
         let url = Url::parse(url.expose_secret())
             .map_err(|error| DialError::of_ours(Kind::Invalid, format!("its URL cannot be read: {error}")))?;
         let headers: Result<Vec<_>, DialError> =
             config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
         Ok(HttpTarget { url, headers: headers? })
-    }
-
-    fn wire_limits(&self) -> WireLimits {
-        WireLimits { message_bytes_max: self.means.message_bytes_max, ..WireLimits::default() }
     }
 }
 
@@ -179,9 +172,62 @@ fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
         .map_err(|_| DialError::of_ours(Kind::PreconditionFailed, "a secret is missing"))
 }
 
-fn over(wire: Wire, limits: Limits, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
-    let pump = Pump::start(wire.stdin, wire.stdout, limits);
-    (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+impl Means {
+    /// Over streamable HTTP.
+    pub(super) async fn speak_to(
+        &self,
+        target: HttpTarget,
+        face: &Face,
+        ear: Arc<dyn Ear>,
+        mask: Arc<Mask>,
+    ) -> Result<Dialled, DialError> {
+        let http = self.http_for(&target.url);
+        let wire = wire::streamable(target, http, self.wire_limits());
+        let (pump, held) = self.over(wire, mask.clone());
+        greet(pump, held, face, ear, mask).await
+    }
+
+    fn http_for(&self, url: &Url) -> reqwest::Client {
+        let is_here = match url.host() {
+            Some(url::Host::Domain(name)) => name == "localhost",
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        };
+        if is_here { self.direct_http.clone() } else { self.http.clone() }
+    }
+
+    fn over(&self, wire: Wire, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
+        let pump = Pump::start(wire.stdin, wire.stdout, self.limits());
+        (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+    }
+
+    fn limits(&self) -> Limits {
+        let message_bytes_max = self.message_bytes_max;
+        Limits { in_flight_max: CALLS_AT_ONCE, queue_max: CALLS_WAITING, message_bytes_max }
+    }
+
+    fn wire_limits(&self) -> WireLimits {
+        WireLimits { message_bytes_max: self.message_bytes_max, ..WireLimits::default() }
+    }
+}
+
+/// Shakes hands; if that fails, says why as far as anybody knows.
+async fn greet(
+    pump: Pump,
+    held: Arc<dyn Held>,
+    face: &Face,
+    ear: Arc<dyn Ear>,
+    mask: Arc<Mask>,
+) -> Result<Dialled, DialError> {
+    pump.listen(ear);
+    match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
+        Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
+        Err(error) => {
+            let why = held.last_words().await.unwrap_or_else(|| error.to_string());
+            Err(DialError::of_server(error.kind(), why))
+        }
+    }
 }
 
 fn of_fault(fault: &WireFault, mask: &Mask) -> DialError {

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled};
+use cofer_mcp::wire::HttpTarget;
 use cofer_mcp::{Ear, Face, Handshake};
 use cofer_model::mask::Mask;
 use cofer_model::{HostedStatus, Kind};
 use cofer_supervisor::{CallRefused, Truth};
+use url::Url;
 
+use super::external::Means;
 use crate::hosting::Entry;
 
 /// A server that starts again is waited for; one that rests in a crash loop is not.
@@ -18,18 +21,25 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct HostedDial(pub Arc<Entry>);
+pub(super) struct HostedDial {
+    pub entry: Arc<Entry>,
+    pub means: Arc<Means>,
+}
 
 #[async_trait]
 impl Dial for HostedDial {
-    async fn dial(&self, _face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
-        let mut truth = self.0.supervised.truth();
+    async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
+        let mut truth = self.entry.supervised.truth();
         let settled = truth.wait_for(is_settled);
         // In time or not: how it stands now is asked below.
         let _ = tokio::time::timeout(RESTART_PATIENCE, settled).await;
-        let pump = self.0.supervised.line().map_err(|refused| not_there(&refused))?;
+        let pump = match self.entry.supervised.line() {
+            Ok(pump) => pump,
+            Err(CallRefused::NoBridge) => return self.over_http(face, ear).await,
+            Err(refused) => return Err(not_there(&refused)),
+        };
         pump.listen(ear);
-        let facts = self.0.supervised.truth().borrow().facts.clone();
+        let facts = self.entry.supervised.truth().borrow().facts.clone();
         let hands = Handshake {
             protocol_version: facts.protocol_version,
             server_info: facts.server_info,
@@ -41,7 +51,7 @@ impl Dial for HostedDial {
     }
 
     fn takes_many(&self) -> bool {
-        false
+        !self.entry.planner.blueprint().config.stdio_bridge
     }
 
     fn first_wait(&self) -> Duration {
@@ -50,14 +60,28 @@ impl Dial for HostedDial {
 }
 
 impl HostedDial {
+    /// One without a bridge, at the port that it publishes.
+    async fn over_http(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
+        let endpoint = self.entry.supervised.truth().borrow().endpoints.first().cloned();
+        let nowhere = || DialError::of_ours(Kind::Conflict, "it has neither a stdio bridge nor a port");
+        let port = endpoint.ok_or_else(nowhere)?.host_port;
+        let path = self.entry.planner.blueprint().config.http_path.clone();
+        let url = Url::parse(&format!("http://127.0.0.1:{port}{path}")).map_err(|error| {
+            DialError::of_ours(Kind::Invalid, format!("its address cannot be read: {error}"))
+        })?;
+        self.means.speak_to(HttpTarget { url, headers: Vec::new() }, face, ear, self.mask().await).await
+    }
+
     /// Hides what it was given in confidence.
     async fn mask(&self) -> Arc<Mask> {
-        let planner = &self.0.planner;
+        let planner = &self.entry.planner;
         let config = &planner.blueprint().config;
         let secrets: BTreeMap<_, _> =
             planner.office.open_secrets_named_by(planner.project_id, config).await.unwrap_or_default();
         let mut mask = Mask::default();
-        secrets.values().for_each(|value| mask.hide(value));
+        for value in secrets.values() {
+            mask.hide(value);
+        }
         Arc::new(mask)
     }
 }
@@ -80,10 +104,7 @@ fn not_there(refused: &CallRefused) -> DialError {
                 ..DialError::of_ours(Kind::Unavailable, format!("it is {status}{reason}"))
             }
         }
-        CallRefused::NoBridge => DialError::of_ours(
-            Kind::Conflict,
-            "it has no stdio bridge; add it by its URL (`cofer server add NAME --url …`) to have its tools here",
-        ),
+        CallRefused::NoBridge => DialError::of_ours(Kind::Conflict, "it has no stdio bridge"),
         CallRefused::Pump(error) => DialError::of_ours(error.kind(), error.to_string()),
     }
 }

@@ -7,11 +7,12 @@ mod file;
 mod hosted;
 mod ledger;
 mod registry;
+mod shelf;
 
 use std::sync::Arc;
 
 use cofer_gateway::{Gateway, Native};
-use cofer_mcp::wire::http_client;
+use cofer_mcp::wire::{direct_http_client, http_client};
 use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
 
@@ -19,6 +20,7 @@ use external::Means;
 pub use file::{FileError, ServersFile};
 use ledger::StoredLedger;
 use registry::StoredRegistry;
+pub use shelf::LogShelf;
 
 use crate::hosting::Hosting;
 use crate::keyring::KeyRing;
@@ -38,12 +40,15 @@ pub fn open(
     settings: &GatewaySettings,
     file: &Arc<ServersFile>,
     natives: Vec<Arc<Native>>,
+    shelf: &Arc<LogShelf>,
 ) -> Arc<Gateway> {
     let means = Means {
         keyring: keyring.clone(),
         guardian: Guardian::of_this_program(),
         http: http_client(),
+        direct_http: direct_http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,
+        shelf: shelf.clone(),
     };
     let registry = StoredRegistry {
         store: store.clone(),

@@ -73,8 +73,8 @@ impl StoredRegistry {
         }))
     }
 
-    fn dial(&self, project: ProjectId, name: String, config: &ExternalConfig) -> Arc<dyn Dial> {
-        Arc::new(ExternalDial::new(self.means.clone(), project, name, config.clone()))
+    fn dial(&self, project: ProjectId, id: ServerId, name: String, config: &ExternalConfig) -> Arc<dyn Dial> {
+        Arc::new(ExternalDial::new(self.means.clone(), project, id, name, config.clone()))
     }
 
     fn file_entry(&self, FileServer { id, declared }: &FileServer) -> ServerEntry {
@@ -83,7 +83,7 @@ impl StoredRegistry {
             id: *id,
             fingerprint: 0,
             sessions: declared.session,
-            dial: self.dial(self.default_project, name.clone(), &declared.config),
+            dial: self.dial(self.default_project, *id, name.clone(), &declared.config),
             name,
             tools: None,
             disabled: HashSet::new(),
@@ -101,11 +101,11 @@ impl StoredRegistry {
         let (dial, fingerprint, sessions): (Arc<dyn Dial>, _, _) = match server.kind {
             ServerKind::Hosted => {
                 let entry = self.hosting.find(Some(project), &Reference::Id(server.id.0))?;
-                (Arc::new(HostedDial(entry)), 0, SessionMode::Shared)
+                (Arc::new(HostedDial { entry, means: self.means.clone() }), 0, SessionMode::Auto)
             }
             ServerKind::External => {
                 let external = external.filter(|external| external.enabled)?;
-                let dial = self.dial(project, external.name.to_string(), &external.config);
+                let dial = self.dial(project, server.id, external.name.to_string(), &external.config);
                 (dial, fingerprint(&external.config, external.session), external.session)
             }
         };

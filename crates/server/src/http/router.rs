@@ -87,6 +87,7 @@ fn registry() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(external::list, external::register))
         .routes(routes!(external::show, external::change, external::remove))
+        .routes(routes!(hosted_logs::external_logs))
         .routes(routes!(external_tools::list))
         .routes(routes!(external_tools::change))
         .routes(routes!(external_tools::refresh))

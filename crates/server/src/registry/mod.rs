@@ -71,29 +71,10 @@ pub trait Connections: fmt::Debug + Send + Sync {
     /// Connects now, whatever the breaker says, and lists the tools anew, which are in the store when this comes back.
     async fn refresh(&self, project: ProjectId, server: ServerId) -> Result<(), RefreshError>;
 
-    /// The row of this server, or one of its tools, is not what it was, or is gone. When this returns, clients see it so.
+    /// The row of this server, or one of its tools, is not what it was, or is gone.
+    /// Known to whoever holds the connections when this comes back.
     async fn changed(&self, project: ProjectId, server: ServerId);
 
-    /// The project's own row is not what it was, or it is gone with all its servers.
+    /// The project has other settings, or is gone with all its servers.
     async fn project_changed(&self, project: ProjectId);
-}
-
-/// Nobody connects: everything is idle, and stays so.
-#[derive(Clone, Copy, Debug)]
-pub struct Unconnected;
-
-#[async_trait]
-impl Connections for Unconnected {
-    fn state(&self, _: ProjectId, _: ServerId) -> LiveState {
-        LiveState::idle()
-    }
-
-    async fn refresh(&self, _: ProjectId, _: ServerId) -> Result<(), RefreshError> {
-        let message = "this Cofer keeps the registry alone, and connects to nothing".to_owned();
-        Err(RefreshError { kind: Kind::Unavailable, message })
-    }
-
-    async fn changed(&self, _: ProjectId, _: ServerId) {}
-
-    async fn project_changed(&self, _: ProjectId) {}
 }

@@ -108,12 +108,17 @@ pub async fn remove(
         return Err(ApiError::not_found("server", &server));
     }
     app.connections.changed(project.id, found.id).await;
+    app.shelf.forget(found.id);
     tracing::info!(server.id = %found.id, "external server {} of project {} removed", found.name, project.name);
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The external server that a caller points at.
-async fn external(app: &App, project: &Project, reference: &Reference) -> Result<ExternalServer, ApiError> {
+pub(super) async fn external(
+    app: &App,
+    project: &Project,
+    reference: &Reference,
+) -> Result<ExternalServer, ApiError> {
     if let Some(server) = app.store.external_server(project.id, reference).await? {
         return Ok(server);
     }

@@ -9,11 +9,12 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use cofer_model::{Moment, Reference};
 use cofer_sandbox::LogStream;
-use cofer_supervisor::{LogLine, Supervised};
+use cofer_supervisor::{LogBook, LogLine};
 use futures_util::stream::{self, Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::external::external;
 use super::hosted::server;
 use crate::app::App;
 use crate::auth::Reader;
@@ -52,26 +53,69 @@ pub async fn logs(
     Query(which): Query<Which>,
 ) -> Result<Response, ApiError> {
     let entry = server(&app, &caller, which.project.as_ref(), &reference).await?;
-    let tail = which.tail.unwrap_or(TAIL_DEFAULT);
-    if tail > TAIL_MAX {
-        return Err(ApiError::invalid("tail", format!("at most {TAIL_MAX} lines are kept")));
-    }
-    if !which.follow {
-        let lines: Vec<_> = entry.supervised.logs().tail(tail).iter().map(|line| Line::of(line)).collect();
-        return Ok(Json(lines).into_response());
-    }
-    let lines = follow(&entry.supervised, tail).take_until(app.stopping.clone().cancelled_owned());
-    Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
-}
-
-/// The newest lines, then each as it comes, until the server is removed.
-fn follow(server: &Supervised, tail: usize) -> impl Stream<Item = Result<Event, Infallible>> + use<> {
-    let (before, coming) = server.logs().follow(tail);
-    let mut truth = server.truth();
+    let mut truth = entry.supervised.truth();
     let gone = async move {
         // An error says that its driver ended.
         let _ = truth.wait_for(|truth| truth.gone).await;
     };
+    lines(&app, entry.supervised.logs(), which.tail, which.follow, gone)
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Lines {
+    /// So many of the newest lines.
+    #[param(maximum = 10_000)]
+    tail: Option<usize>,
+    /// Stays, and sends each new line as a server-sent event.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// What an external server that is a child process wrote to stderr, oldest first.
+#[utoipa::path(get, path = "/api/v1/projects/{project}/mcp-servers/{server}/logs", tag = "external servers",
+    security(("bearer" = ["admin:read"])),
+    params(("project" = String, Path, description = "Id or name"), ("server" = String, Path, description = "Id or name"), Lines),
+    responses((status = 200, content((Vec<Line> = "application/json"), (String = "text/event-stream"))),
+        (status = "default", body = Envelope)))]
+pub async fn external_logs(
+    State(app): State<App>,
+    Reader(caller): Reader,
+    Path((reference, server)): Path<(Reference, Reference)>,
+    Query(which): Query<Lines>,
+) -> Result<Response, ApiError> {
+    let project = caller.project(&app.store, &reference).await?;
+    let found = external(&app, &project, &server).await?;
+    lines(&app, &app.shelf.book(found.id), which.tail, which.follow, std::future::pending())
+}
+
+fn lines(
+    app: &App,
+    book: &LogBook,
+    tail: Option<usize>,
+    is_followed: bool,
+    gone: impl Future<Output = ()> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let tail = tail.unwrap_or(TAIL_DEFAULT);
+    if tail > TAIL_MAX {
+        return Err(ApiError::invalid("tail", format!("at most {TAIL_MAX} lines are kept")));
+    }
+    if !is_followed {
+        let lines: Vec<_> = book.tail(tail).iter().map(|line| Line::of(line)).collect();
+        return Ok(Json(lines).into_response());
+    }
+    let lines = follow(book, tail, gone).take_until(app.stopping.clone().cancelled_owned());
+    Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+/// The newest lines, then each as it comes, until the server is removed.
+fn follow<G: Future<Output = ()> + Send + 'static>(
+    book: &LogBook,
+    tail: usize,
+    gone: G,
+) -> impl Stream<Item = Result<Event, Infallible>> + use<G> {
+    let (before, coming) = book.follow(tail);
     // Whoever does not keep up is told that lines were left out.
     let coming = stream::unfold(coming, async |mut coming| match coming.recv().await {
         Ok(line) => Some((event(&line), coming)),

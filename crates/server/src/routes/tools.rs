@@ -24,6 +24,7 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// All tools of a project.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the contract's names")]
 pub struct Tools {
     tools: Vec<Tool>,
     /// Servers whose tools are not known now.

@@ -14,6 +14,7 @@ on_both!(
     calls_of_projects_that_are_gone_are_dropped_and_the_others_of_the_batch_kept,
     calls_are_read_newest_first_page_by_page_and_each_once,
     calls_are_found_by_tool_server_status_and_time,
+    calls_of_a_run_are_found_in_its_project_alone,
     old_calls_are_dropped_and_only_those,
 );
 
@@ -131,6 +132,20 @@ async fn calls_are_found_by_tool_server_status_and_time(bed: Bed) {
     }
 }
 
+async fn calls_of_a_run_are_found_in_its_project_alone(bed: Bed) {
+    let (web, other) = (project(&bed, "web").await, project(&bed, "other").await);
+    let run = RunId::generate();
+    crate::schema::add_run(&bed, run.0, web.0).await;
+    let calls: Vec<_> = (0..3)
+        .map(|n| ToolCallRecord { run_id: Some(run), ..at(call(web, &n.to_string()), n) })
+        .chain([at(call(web, "of no run"), 5)])
+        .collect();
+    bed.store.record_calls(&calls).await.unwrap();
+    let of_run = CallFilter { run_id: Some(run), ..CallFilter::default() };
+    assert_eq!(all(&bed, web, &of_run).await, ["2", "1", "0"]);
+    assert!(all(&bed, other, &of_run).await.is_empty());
+}
+
 async fn old_calls_are_dropped_and_only_those(bed: Bed) {
     let (web, other) = (project(&bed, "web").await, project(&bed, "other").await);
     let old = [at(call(web, "old"), 0), at(call(other, "others"), 0), at(call(web, "new"), 10)];
@@ -162,10 +177,13 @@ async fn calls_a_second() {
             assert_eq!(bed.store.record_calls(batch).await.unwrap(), 256);
         }
         let took = began.elapsed().max(Duration::from_millis(1));
-        let began = Instant::now();
-        let read = bed.store.tool_calls(web, &CallFilter::default(), None, 100).await.unwrap().len();
-        let page = began.elapsed();
         let rows = 400.0 * 256.0 / took.as_secs_f64();
-        eprintln!("{:?}: {rows:.0} calls/s; a page of {read} in {page:?}", bed.url);
+        eprintln!("{:?}: {rows:.0} calls/s", bed.url);
+        let oldest = CallCursor::after(&batches[1][0]);
+        for (page, cursor) in [("first", None), ("last but one", Some(oldest))] {
+            let began = Instant::now();
+            let read = bed.store.tool_calls(web, &CallFilter::default(), cursor, 100).await.unwrap().len();
+            eprintln!("the {page} page of {read} in {:?}", began.elapsed());
+        }
     }
 }

@@ -25,6 +25,47 @@ async fn both_databases_have_the_same_tables_and_columns_and_those_of_the_contra
     }
 }
 
+/// Databases that were made before the registry.
+#[tokio::test]
+async fn servers_that_were_hosted_before_have_their_place_in_the_register() {
+    const SERVERS: &str = "INSERT INTO kb.agent_workspaces (id, project_id, container_type, name, status, config, created_at, updated_at) \
+         SELECT $1, id, $2, $3, 'ready', '{}', created_at, created_at FROM kb.projects";
+    const PROJECT: &str = "INSERT INTO kb.projects (id, name, description, namespacing, created_at, updated_at) \
+         VALUES ('01a1e11c-205e-72aa-971d-bff336380426', 'web', '', 'off', '2026-11-16T03:00:00.000Z', '2026-11-16T03:00:00.000Z')";
+    let mut db = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+    sqlx::raw_sql("ATTACH DATABASE ':memory:' AS kb").execute(&mut db).await.unwrap();
+    for migration in [
+        include_str!("../../migrations/sqlite/0001_house.sql"),
+        include_str!("../../migrations/sqlite/0002_hosting.sql"),
+    ] {
+        sqlx::raw_sql(migration).execute(&mut db).await.unwrap();
+    }
+    sqlx::query(PROJECT).execute(&mut db).await.unwrap();
+    for (id, kind, name) in
+        [("2", "mcp_server", "second"), ("1", "mcp_server", "first"), ("3", "environment", "other")]
+    {
+        sqlx::query(SERVERS).bind(id).bind(kind).bind(name).execute(&mut db).await.unwrap();
+    }
+    sqlx::raw_sql(include_str!("../../migrations/sqlite/0003_registry.sql")).execute(&mut db).await.unwrap();
+    let names = sqlx::query_scalar::<_, String>("SELECT name FROM kb.server_register ORDER BY position");
+    assert_eq!(names.fetch_all(&mut db).await.unwrap(), ["first", "second"]);
+}
+
+/// What an agent would have left.
+pub(crate) async fn add_run(bed: &Bed, run: uuid::Uuid, project: uuid::Uuid) {
+    const SQL: &str = "INSERT INTO kb.agent_runs (id, project_id, status, created_at, updated_at) \
+         SELECT $1, id, 'completed', created_at, created_at FROM kb.projects WHERE id = $2";
+    match behind(bed).await {
+        Behind::Sqlite(mut db) => {
+            let add = sqlx::query(SQL).bind(run.to_string()).bind(project.to_string());
+            add.execute(&mut db).await.map(drop).unwrap();
+        }
+        Behind::Postgres(mut db) => {
+            sqlx::query(SQL).bind(run).bind(project).execute(&mut db).await.map(drop).unwrap();
+        }
+    }
+}
+
 enum Behind {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),

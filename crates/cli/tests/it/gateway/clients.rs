@@ -136,19 +136,16 @@ async fn project(tools: &Path, transport: &str) -> (Gate, Option<Child>) {
 
 /// What the client saw.
 async fn seen(tools: &Path, client: &str, url: &str) -> Result<Value, String> {
-    let mut command = match client {
-        "python" => {
-            let mut command = Command::new(tools.join("bin/mcp-python"));
-            command.args(["-c", PYTHON, url]);
-            command
-        }
-        _ => {
-            let own = if client == "typescript v1" { TYPESCRIPT_V1 } else { TYPESCRIPT_V2 };
-            let mut command = Command::new(tools.join("bin/node"));
-            let script = format!("{own}\n{TYPESCRIPT}");
-            command.args(["--input-type=module", "-e", &script, url]).current_dir(tools.join("npm"));
-            command
-        }
+    let mut command = if client == "python" {
+        let mut command = Command::new(tools.join("bin/mcp-python"));
+        command.args(["-c", PYTHON, url]);
+        command
+    } else {
+        let own = if client == "typescript v1" { TYPESCRIPT_V1 } else { TYPESCRIPT_V2 };
+        let mut command = Command::new(tools.join("bin/node"));
+        let script = format!("{own}\n{TYPESCRIPT}");
+        command.args(["--input-type=module", "-e", &script, url]).current_dir(tools.join("npm"));
+        command
     };
     let ran = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let ran = tokio::time::timeout(std::time::Duration::from_secs(90), ran).await;

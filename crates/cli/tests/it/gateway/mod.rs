@@ -9,6 +9,7 @@ mod clients;
 mod conformance;
 mod door;
 mod file;
+mod hosted;
 mod real_servers;
 mod recovery;
 

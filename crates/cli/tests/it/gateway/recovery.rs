@@ -10,7 +10,7 @@ use super::{Client, Gate, SERVERS, kill};
 const LIST_CHANGED: &str = "notifications/tools/list_changed";
 
 /// Resources that can be subscribed to, and levels; every message goes into the journal with the number of the life that got it.
-const WITH_RESOURCES: &str = r#"
+const WITH_RESOURCES: &str = r"
 import json, os, sys
 journal = open(sys.argv[1], 'a')
 for line in sys.stdin:
@@ -34,7 +34,7 @@ for line in sys.stdin:
         print(json.dumps(note), flush=True)
         answer = {'content': [{'type': 'text', 'text': str(os.getpid())}]}
     print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': answer}), flush=True)
-"#;
+";
 
 /// The process that answers, as it says itself.
 async fn pid(client: &Client) -> i32 {

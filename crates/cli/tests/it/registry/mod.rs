@@ -4,6 +4,7 @@ mod by_hand;
 mod files;
 mod over_http;
 mod records;
+mod tools;
 
 use cofer_testkit::app::{Answer, App};
 use serde_json::{Value, json};

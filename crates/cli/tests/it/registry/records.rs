@@ -135,7 +135,7 @@ async fn calls_by_hand() {
     assert_eq!(app.cofer(&["calls", "--tool", "b", "-n", "1"]).await.succeeded().lines().count(), 2);
     app.cofer(&["calls", "--since", "15m"]).await.succeeded();
     assert!(app.cofer(&["calls", "--since", "soon"]).await.failed_with(2).contains("15m"));
-    assert!(app.cofer(&["calls", "--status", "fine"]).await.failed_with(2).contains("status"));
+    assert!(app.cofer(&["calls", "--status", "fine"]).await.failed_with(2).contains("completed"));
     app.cofer(&["calls", "--project", "nope"]).await.failed_with(3);
     app.stop().await;
 }

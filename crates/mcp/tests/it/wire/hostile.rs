@@ -185,7 +185,7 @@ async fn who_never_answers_keeps_nobody_else_waiting() {
     }
     for (answer, asked) in stuck {
         assert_eq!(answer.await.unwrap().unwrap_err(), CallError::Timeout);
-        asked.is_left().await;
+        asked.sees_them_leave().await;
     }
 }
 
@@ -234,6 +234,17 @@ async fn a_lost_session_ends_the_wire_and_says_so() {
         let fault = it.fault.get().unwrap();
         assert_eq!((fault.kind, fault.status), (Kind::Unavailable, status[..3].parse().ok()), "{fault}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_whose_body_never_ends_is_a_refusal() {
+    let mut it = greeted().await;
+    let answer = asking(&it.pump, "tools/call");
+    let mut asked = it.upstream.next().await;
+    asked.says("HTTP/1.1 404 Not Found\r\nContent-Length: 99\r\n\r\nno").await;
+    assert!(answer.await.unwrap().unwrap().contains("the upstream answered HTTP 404 Not Found: no"));
+    assert_eq!(it.pump.ended().await, Ended::Stdout);
+    drop(asked);
 }
 
 #[tokio::test]

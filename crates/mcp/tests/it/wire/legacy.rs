@@ -51,7 +51,7 @@ async fn messages_go_where_the_upstream_says_and_answers_come_by_its_stream() {
     assert_eq!(fault.get(), None);
 
     drop(pump);
-    stream.is_left().await;
+    stream.sees_them_leave().await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ mod upstream;
 use std::time::Duration;
 
 use cofer_mcp::wire::{Backoff, HttpTarget, Jitter, Wire, WireLimits, http_client, streamable};
-use cofer_mcp::{CallError, Handshake, Limits, Pump, Reply, shake_hands};
+use cofer_mcp::{CallError, Face, Handshake, Limits, Pump, Reply, shake_hands};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use url::Url;
@@ -65,7 +65,7 @@ async fn greeted() -> Greeted {
 
 fn greeting(pump: &Pump) -> JoinHandle<Result<Handshake, CallError>> {
     let pump = pump.clone();
-    tokio::spawn(async move { shake_hands(&pump, SECONDS).await })
+    tokio::spawn(async move { shake_hands(&pump, &Face::default(), SECONDS).await })
 }
 
 /// Asks, and tells what came back: the result, or code and message and data of an error.

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use cofer_mcp::wire::{HttpTarget, Wire, WireFault, WireLimits, sse, streamable};
-use cofer_mcp::{Pump, Reply, shake_hands};
+use cofer_mcp::{Face, Pump, Reply, shake_hands};
 use cofer_testkit::engines;
 use cofer_testkit::leaks::Leaks;
 use cofer_testkit::until;
@@ -88,7 +88,7 @@ async fn call(pump: &Pump, method: &str, arguments: &str) -> Value {
 
 /// Shakes hands, lists, calls many times at once, and hears progress.
 async fn serves(pump: &Pump) {
-    let handshake = shake_hands(pump, SECONDS).await.unwrap();
+    let handshake = shake_hands(pump, &Face::default(), SECONDS).await.unwrap();
     assert_eq!(handshake.protocol_version.as_deref(), Some("2025-11-25"));
     let tools = call(pump, "tools/list", "{}").await;
     assert!(tools["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools}");
@@ -124,6 +124,27 @@ async fn servers_of_the_typescript_sdk_are_served() {
         pump.ended().await;
         assert!(fault.get().is_some(), "{transport}");
     }
+}
+
+#[tokio::test]
+async fn servers_of_the_newer_era_are_served_without_a_handshake() {
+    let Some(tools) = engines::tools() else { return };
+    let _leaks = Leaks::watch_processes().adopt_orphans();
+    let port = free_port();
+    let mut server = python(&tools, "streamable-http", port);
+    listens(port).await;
+    let (pump, fault) = pump(dial("streamable-http", target(port, "mcp")).await.unwrap());
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let found = call(&pump, "server/discover", &format!("{{{meta}}}")).await;
+    assert!(found["supportedVersions"].as_array().unwrap().contains(&"2026-07-28".into()), "{found}");
+    let arguments = format!(r#"{{"name":"echo","arguments":{{"message":"now"}},{meta}}}"#);
+    let answer = call(&pump, "tools/call", &arguments).await;
+    assert_eq!(
+        (&answer["content"][0]["text"], &answer["resultType"]),
+        (&"Echo: now".into(), &"complete".into())
+    );
+    assert_eq!(fault.get(), None);
+    server.kill().await.unwrap();
 }
 
 #[tokio::test]

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use cofer_mcp::CallError;
 use cofer_mcp::wire::streamable;
-use serde_json::json;
+use cofer_testkit::leaks::Descriptors;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::upstream::{Upstream, notification};
 use super::{asking, asking_for, client, greeted, greeting, limits, pump, reply_to, target};
@@ -152,14 +155,46 @@ async fn who_gives_up_is_told_to_the_upstream_and_no_longer_read_for() {
     assert_eq!(cancelled.body["method"], "notifications/cancelled");
     assert_eq!(cancelled.body["params"]["requestId"], asked.body["id"]);
     cancelled.accepts().await;
-    asked.is_left().await;
+    asked.sees_them_leave().await;
+}
+
+#[tokio::test]
+async fn what_is_said_may_be_longer_than_what_is_taken() {
+    let mut it = greeted().await;
+    let pump = it.pump.clone();
+    let long = RawValue::from_string(json!({"text": "x".repeat(4 << 20)}).to_string()).unwrap();
+    let answer = tokio::spawn(async move { pump.call("tools/call", Some(long), super::SECONDS).await });
+    let asked = it.upstream.next().await;
+    assert_eq!(asked.body["params"]["text"].as_str().map(str::len), Some(4 << 20));
+    asked.answers(&json!(1)).await;
+    assert_eq!(super::told(answer.await.unwrap().unwrap()), "1");
+}
+
+#[tokio::test]
+async fn who_has_said_everything_still_hears_the_answers() {
+    let mut upstream = Upstream::start().await;
+    let mut wire = streamable(target(&upstream.url), client(), limits());
+    let lines = r#"{"id":"\u0037","method":"a"}#!{"id":"8","method":"b"}#!"#.replace("#!", "\n");
+    wire.stdin.write_all(lines.as_bytes()).await.unwrap();
+    drop(wire.stdin);
+    let (one, two) = (upstream.next().await, upstream.next().await);
+    let (one, two) = if one.body["method"] == "a" { (one, two) } else { (two, one) };
+    one.answers(&json!("seven")).await;
+    two.answers_with("500 Oops", "", "").await;
+    let mut said = String::new();
+    wire.stdout.read_to_string(&mut said).await.unwrap();
+    let mut said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    said.sort_by_key(|answer| answer["id"].to_string());
+    assert_eq!(said[0], json!({"jsonrpc": "2.0", "id": "7", "result": "seven"}));
+    assert_eq!((&said[1]["id"], &said[1]["error"]["data"]["http_status"]), (&json!("8"), &json!(500)));
+    assert_eq!(wire.fault.get(), None);
 }
 
 #[tokio::test]
 async fn an_end_takes_the_session_with_it() {
     let mut it = greeted().await;
     drop(it.pump);
-    it.listening.is_left().await;
+    it.listening.sees_them_leave().await;
     let farewell = it.upstream.next().await;
     assert_eq!((farewell.method.as_str(), farewell.header("mcp-session-id")), ("DELETE", "s-1"));
     farewell.answers_with("200 OK", "", "").await;
@@ -174,4 +209,51 @@ async fn what_the_upstream_asks_is_answered_by_a_post() {
     let answer = it.upstream.next().await;
     assert_eq!(answer.body, json!({"jsonrpc": "2.0", "id": "q-1", "result": {}}));
     answer.accepts().await;
+}
+
+#[tokio::test]
+async fn a_message_of_the_newer_era_needs_no_handshake_and_its_headers_say_what_it_is() {
+    let mut upstream = Upstream::start().await;
+    let (pump, _) = pump(streamable(target(&upstream.url), client(), limits()));
+    let params = r#"{"name":"größe","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+    let call = async |timeout| {
+        let params = RawValue::from_string(params.to_owned()).unwrap();
+        pump.call("tools/call", Some(params), timeout).await
+    };
+    let answering = async {
+        let asked = upstream.next().await;
+        assert_eq!(asked.header("mcp-protocol-version"), "2026-07-28");
+        assert_eq!(asked.header("mcp-method"), "tools/call");
+        assert_eq!(asked.header("mcp-name"), "=?base64?Z3LDtsOfZQ==?=");
+        asked.answers_in_session("of no interest", &json!(1)).await;
+    };
+    let (answer, ()) = tokio::join!(call(super::SECONDS), answering);
+    assert_eq!(super::told(answer.unwrap()), "1");
+    // Who gives up hangs up, and that is all there is to it.
+    assert_eq!(call(A_WHILE).await.unwrap_err(), CallError::Timeout);
+    let asked = upstream.next().await;
+    assert_eq!(asked.header("mcp-session-id"), "");
+    asked.sees_them_leave().await;
+    assert!(upstream.hears_nothing_for(A_WHILE).await);
+}
+
+#[tokio::test]
+async fn wires_that_come_and_go_leave_nothing_behind() {
+    let come_and_go = async || {
+        let mut it = greeted().await;
+        let answer = asking(&it.pump, "tools/call");
+        let asked = it.upstream.next().await;
+        it.pump.close();
+        asked.sees_them_leave().await;
+        it.listening.sees_them_leave().await;
+        it.upstream.next().await.answers_with("200 OK", "", "").await;
+        assert_eq!(answer.await.unwrap().unwrap_err(), CallError::MayHaveExecuted);
+        it.upstream.close().await;
+    };
+    come_and_go().await;
+    let descriptors = Descriptors::of(std::process::id());
+    for _ in 0..100 {
+        come_and_go().await;
+    }
+    descriptors.assert_grown_by_at_most(4);
 }

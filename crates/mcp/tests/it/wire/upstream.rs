@@ -45,7 +45,7 @@ impl Upstream {
     }
 
     pub async fn next(&mut self) -> Asked {
-        tokio::time::timeout(super::SECONDS, self.requests.recv()).await.expect("a request").unwrap()
+        tokio::time::timeout(super::SECONDS, self.requests.recv()).await.unwrap().unwrap()
     }
 
     /// Lets everything under way arrive, and says whether anything did.
@@ -128,9 +128,9 @@ impl Asked {
     }
 
     /// Waits until whoever asked hangs up.
-    pub async fn is_left(mut self) {
+    pub async fn sees_them_leave(mut self) {
         let read = tokio::time::timeout(super::SECONDS, self.connection.read(&mut [0; 16])).await;
-        assert!(matches!(read.expect("an end"), Ok(0) | Err(_)));
+        assert!(matches!(read.unwrap(), Ok(0) | Err(_)));
     }
 }
 
