@@ -7,10 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled};
 use cofer_mcp::wire::HttpTarget;
-use cofer_mcp::{Ear, Face, Handshake};
+use cofer_mcp::{CallError, Ear, Face, Handshake, Pump};
 use cofer_model::mask::Mask;
 use cofer_model::{HostedStatus, Kind};
 use cofer_supervisor::{CallRefused, Truth};
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::external::Means;
@@ -29,11 +30,7 @@ pub(super) struct HostedDial {
 #[async_trait]
 impl Dial for HostedDial {
     async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
-        let mut truth = self.entry.supervised.truth();
-        let settled = truth.wait_for(is_settled);
-        // In time or not: how it stands now is asked below.
-        let _ = tokio::time::timeout(RESTART_PATIENCE, settled).await;
-        let pump = match self.entry.supervised.line() {
+        let pump = match self.line().await {
             Ok(pump) => pump,
             Err(CallRefused::NoBridge) => return self.over_http(face, ear).await,
             Err(refused) => return Err(not_there(&refused)),
@@ -60,6 +57,23 @@ impl Dial for HostedDial {
 }
 
 impl HostedDial {
+    /// Its bridge. One that has ended a moment ago, before its supervisor has heard of it, is not taken: there will be another.
+    async fn line(&self) -> Result<Pump, CallRefused> {
+        let mut truth = self.entry.supervised.truth();
+        let deadline = Instant::now() + RESTART_PATIENCE;
+        loop {
+            // In time or not: how it stands now is asked next.
+            let _ = timeout_at(deadline, truth.wait_for(is_settled)).await;
+            let pump = self.entry.supervised.line()?;
+            if !pump.has_ended() {
+                return Ok(pump);
+            }
+            if !matches!(timeout_at(deadline, truth.changed()).await, Ok(Ok(()))) {
+                return Err(CallRefused::Pump(CallError::Gone));
+            }
+        }
+    }
+
     /// One without a bridge, at the port that it publishes.
     async fn over_http(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
         let endpoint = self.entry.supervised.truth().borrow().endpoints.first().cloned();
