@@ -1,6 +1,8 @@
 //! The room's own tests, with a clock that stands still and servers that are made up.
 
+mod catalogue;
 mod desk;
+mod lists;
 mod recorder;
 mod slot;
 

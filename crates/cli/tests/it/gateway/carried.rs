@@ -201,6 +201,24 @@ async fn a_server_that_begins_to_ask_gets_a_conversation_for_each_client() {
 }
 
 #[tokio::test]
+async fn what_a_client_says_by_itself_reaches_the_servers_that_know_it() {
+    let gate = Gate::new().await;
+    let journal = gate.app.data_dir().join("journal");
+    let flags = ["--journal", journal.to_str().unwrap()];
+    gate.misbehaving_with("server", &flags, &json!({"session": "per_client"})).await;
+    let client = gate.client().await;
+    client.tool("echo", json!({"text": "hello"})).await;
+    client.tell("notifications/roots/list_changed", Value::Null).await;
+    client.tell("notifications/example.org/odd", json!({"z": 1, "a": [null]})).await;
+    let heard = |word: &str| std::fs::read_to_string(&journal).unwrap_or_default().contains(word);
+    cofer_testkit::until("both in the journal", async || {
+        heard("notifications/roots/list_changed") && heard("notifications/example.org/odd")
+    })
+    .await;
+    gate.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_that_a_client_calls_off_is_called_off_at_the_server() {
     let gate = Gate::new().await;
     gate.misbehaving("server", &[]).await;
