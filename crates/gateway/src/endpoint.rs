@@ -230,7 +230,10 @@ impl Request {
 
     async fn list_tools(&self) -> Answer {
         let cursor = self.cursor()?;
-        let (catalogue, missing) = self.project.whole_catalogue().await;
+        let (_, missing) = self.project.whole_catalogue().await;
+        self.session.note_listed();
+        // Read after that, so that whatever changes later is told.
+        let catalogue = self.project.catalogue();
         let (page, next) = catalogue.page(cursor.as_deref()).ok_or_else(no_such_cursor)?;
         listing("tools", page, next.as_deref(), &missing)
     }

@@ -24,6 +24,8 @@ mod project;
 mod record;
 mod session;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod upstream;
 
 use std::collections::HashMap;
@@ -50,8 +52,9 @@ pub use session::{Reading, Session};
 pub use slot::SlotRules;
 pub use upstream::{LiveState, ServerEntry};
 
-/// How often sessions are looked at for those that nobody uses.
+/// How often sessions are looked at for those that nobody uses, at least.
 const SESSIONS_LOOK: Duration = Duration::from_secs(30);
+const SESSIONS_LOOK_MIN: Duration = Duration::from_millis(50);
 
 /// What is registered, and where what was found out is kept.
 #[async_trait]
@@ -128,7 +131,8 @@ impl Gateway {
             projects: Mutex::default(),
             session_idle: rules.session_idle,
         });
-        tokio::spawn(dismiss_unused(Arc::downgrade(&gateway)));
+        let look_after = (rules.session_idle / 4).clamp(SESSIONS_LOOK_MIN, SESSIONS_LOOK);
+        tokio::spawn(dismiss_unused(Arc::downgrade(&gateway), look_after));
         gateway
     }
 
@@ -161,6 +165,8 @@ impl Gateway {
     /// The registry has changed for this project.
     pub async fn changed(&self, id: ProjectId) -> Result<(), String> {
         let Some(project) = self.known(id) else { return Ok(()) };
+        // One at a time: who reads the registry later also has the later word.
+        let _turn = project.turn.lock().await;
         match self.house.registry.project(id).await? {
             Some(entry) => project.take(entry),
             None => {
@@ -179,6 +185,11 @@ impl Gateway {
         };
         let session = project.session(id)?;
         Some((project, session))
+    }
+
+    /// How many clients there are now.
+    pub fn session_count(&self) -> usize {
+        self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// How a server stands; `None` where nobody has used its project yet.
@@ -224,9 +235,9 @@ impl Gateway {
     }
 }
 
-async fn dismiss_unused(gateway: Weak<Gateway>) {
+async fn dismiss_unused(gateway: Weak<Gateway>, look_after: Duration) {
     loop {
-        tokio::time::sleep(SESSIONS_LOOK).await;
+        tokio::time::sleep(look_after).await;
         let Some(gateway) = gateway.upgrade() else { return };
         let cells: Vec<_> =
             gateway.projects.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();

@@ -1,17 +1,22 @@
 //! What a server offers, all pages of it: fetched once however many ask, kept to the letter, fetched anew when it says so.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofer_mcp::message::{METHOD_NOT_FOUND, Reply};
 use cofer_mcp::{CallError, Handshake, Pump, raw};
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::OnceCell;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
 const PAGES_MAX: usize = 1000;
 const ITEMS_MAX: usize = 50_000;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A refusal within this time is one worth waiting for.
+const SOON: Duration = Duration::from_secs(2);
 
 /// The four kinds of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,19 +88,78 @@ pub(crate) fn same(one: &[Item], other: &[Item]) -> bool {
 
 /// One list of one server: empty until somebody asks.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<Arc<OnceCell<Items>>>);
+pub(crate) struct Kept(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    items: Option<Items>,
+    asked: Option<Asked>,
+    /// It was waited for in vain: who asks next does not wait again, and hears of it when it comes.
+    is_silent: bool,
+}
+
+/// The server is being asked, once however many want to know.
+#[derive(Clone, Debug)]
+struct Asked {
+    since: Instant,
+    answer: Shared<BoxFuture<'static, Result<Items, String>>>,
+}
 
 impl Kept {
-    pub(crate) fn cell(&self) -> Arc<OnceCell<Items>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn get(&self) -> Option<Items> {
-        self.cell().get().cloned()
+        self.state().items.clone()
     }
 
     pub(crate) fn set(&self, items: Items) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(OnceCell::new_with(Some(items)));
+        let mut state = self.state();
+        state.items = Some(items);
+        state.is_silent = false;
+    }
+
+    /// What the server answers, waited for this long at most, counted from when it was asked. `ask` starts asking it, which goes on
+    /// without us and ends with [`Kept::answered`].
+    pub(crate) async fn answer(
+        &self,
+        patience: Duration,
+        ask: impl FnOnce() -> JoinHandle<Result<Items, String>>,
+    ) -> Option<Result<Items, String>> {
+        let (asked, patience) = {
+            let mut state = self.state();
+            if let Some(items) = &state.items {
+                return Some(Ok(items.clone()));
+            }
+            let patience = if state.is_silent { Duration::ZERO } else { patience };
+            let asked = state.asked.get_or_insert_with(|| {
+                let asking = ask();
+                let answer =
+                    async move { asking.await.unwrap_or_else(|_| Err("it could not be asked".to_owned())) };
+                Asked { since: Instant::now(), answer: answer.boxed().shared() }
+            });
+            (asked.clone(), patience)
+        };
+        let answer = timeout_at(asked.since + patience, asked.answer).await.ok();
+        if answer.is_none() {
+            self.state().is_silent = true;
+        }
+        answer
+    }
+
+    /// It has answered, or failed to.
+    pub(crate) fn answered(&self, outcome: &Result<Items, String>) {
+        let mut state = self.state();
+        let asked = state.asked.take();
+        match outcome {
+            Ok(items) => {
+                state.items = Some(items.clone());
+                state.is_silent = false;
+            }
+            // One that says soon that it cannot costs nobody any time.
+            Err(_) => state.is_silent = asked.is_some_and(|asked| asked.since.elapsed() > SOON),
+        }
     }
 }
 

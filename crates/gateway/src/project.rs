@@ -44,6 +44,8 @@ pub struct Listing {
 pub struct Project {
     me: Weak<Self>,
     pub id: ProjectId,
+    /// Whoever takes over what has changed in the registry.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     pub(crate) house: Arc<House>,
     servers: RwLock<Servers>,
     catalogue: RwLock<Arc<Catalogue>>,
@@ -65,6 +67,7 @@ impl Project {
         let project = Arc::new_cyclic(|me: &Weak<Self>| Self {
             me: me.clone(),
             id: entry.id,
+            turn: tokio::sync::Mutex::default(),
             house,
             servers: RwLock::new(Servers {
                 name: entry.name.as_str().into(),
@@ -149,7 +152,12 @@ impl Project {
             tracing::warn!(project = %name, "project {name}: {warning}");
         }
         if !old.offers_the_same(&catalogue) {
-            self.each_session(|session| session.tell("notifications/tools/list_changed", None));
+            // To who has never asked, nothing has changed.
+            self.each_session(|session| {
+                if session.has_listed() {
+                    session.tell("notifications/tools/list_changed", None);
+                }
+            });
         }
     }
 
@@ -228,10 +236,6 @@ impl Project {
 
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
-    }
-
-    pub fn session_count(&self) -> usize {
-        self.sessions.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Ends a client's session and everything that was its own.

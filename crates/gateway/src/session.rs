@@ -4,7 +4,7 @@
 //! fed. What a server asks of it waits here for its answer, under a number of ours, so that no two servers' questions are mixed up.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +36,10 @@ pub struct Session {
     pub face: Face,
     /// What belongs to no call.
     pub general: Arc<Outbox>,
+    /// The last message of it that a connection has carried.
+    general_heard: AtomicU64,
+    /// Whether it was ever told which tools there are.
+    has_listed: AtomicBool,
     level: AtomicU8,
     next_stream: AtomicU64,
     open: Mutex<Open>,
@@ -71,6 +75,8 @@ impl Session {
             protocol_version,
             face,
             general: Arc::new(Outbox::new(0)),
+            general_heard: AtomicU64::new(0),
+            has_listed: AtomicBool::new(false),
             level: AtomicU8::new(LEVEL_UNSET),
             next_stream: AtomicU64::new(1),
             open: Mutex::new(open),
@@ -211,6 +217,23 @@ impl Session {
 
     pub(crate) fn subscriptions(&self) -> Vec<String> {
         self.open().subscriptions.iter().cloned().collect()
+    }
+
+    pub fn general_heard(&self) -> u64 {
+        self.general_heard.load(Ordering::Relaxed)
+    }
+
+    pub fn note_general_heard(&self, number: u64) {
+        self.general_heard.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// From now on it hears when the tools are others.
+    pub(crate) fn note_listed(&self) {
+        self.has_listed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_listed(&self) -> bool {
+        self.has_listed.load(Ordering::Acquire)
     }
 
     /// Says something that belongs to no call.

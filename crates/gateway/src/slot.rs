@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use cofer_mcp::Face;
 use cofer_model::{CircuitState, Kind, Moment};
+use futures_util::FutureExt;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -206,11 +207,13 @@ impl Slot {
     /// Does not wait for the next try, and waits for its outcome.
     pub(crate) async fn reconnect(&self) -> Result<Arc<Connection>, Unreached> {
         self.begin();
-        self.shared.try_now.notify_one();
-        let waits = matches!(self.place().standing, Standing::Waiting { .. });
+        let mut place = self.place.subscribe();
+        let (waits, attempts) = {
+            let place = place.borrow();
+            (matches!(place.standing, Standing::Waiting { .. }), place.attempts)
+        };
         if waits {
-            let mut place = self.place.subscribe();
-            let attempts = place.borrow().attempts;
+            self.shared.try_now.notify_one();
             let _ = place.wait_for(|place| place.attempts > attempts).await;
         }
         self.wait_for_connection().await
@@ -304,10 +307,7 @@ impl Keeper {
         let reason: Arc<str> = error.message.into();
         self.place.send_modify(|place| place.last_error = Some(reason.clone()));
         match (error.counts, error.retry_after) {
-            (false, None) => {
-                self.publish(Standing::Failed { kind: error.kind, reason });
-                Next::Rest
-            }
+            (false, None) => self.rest(Standing::Failed { kind: error.kind, reason }),
             (false, Some(span)) => Next::Wait { span, kind: error.kind, reason },
             (true, _) => Next::Wait { span: self.breaker.fails(luck()), kind: Kind::Unavailable, reason },
         }
@@ -336,8 +336,7 @@ impl Keeper {
         tokio::select! {
             _ = connection.dialled.pump.ended() => {}
             () = idle => {
-                self.publish(Standing::Idle);
-                return Next::Rest;
+                return self.rest(Standing::Idle);
             }
         }
         let reason = connection
@@ -352,9 +351,17 @@ impl Keeper {
         Next::Wait { span, kind: Kind::Unavailable, reason }
     }
 
+    /// Does nothing until it is used again: from now on, whatever was asked for before.
+    fn rest(&self, standing: Standing) -> Next {
+        forget(&self.shared.used);
+        self.publish(standing);
+        Next::Rest
+    }
+
     async fn wait(&mut self, span: Duration, kind: Kind, reason: Arc<str>) -> Next {
         if !span.is_zero() {
             let until = Instant::now() + span;
+            forget(&self.shared.try_now);
             self.publish(Standing::Waiting { retry_at: Moment::now().after(span), until, kind, reason });
             tokio::select! {
                 () = sleep(span) => {}
@@ -372,6 +379,11 @@ impl Keeper {
             place.failures = self.breaker.failures();
         });
     }
+}
+
+/// Takes back a word that came when nobody waited for it.
+fn forget(word: &Notify) {
+    let _ = word.notified().now_or_never();
 }
 
 /// Between 0 and 1, as good as any.

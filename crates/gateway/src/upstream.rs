@@ -9,7 +9,6 @@ use cofer_mcp::message::Notification;
 use cofer_mcp::{Face, raw};
 use cofer_model::{Circuit, ExternalStatus, Kind, ServerId, SessionMode};
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use crate::desk::Desk;
 use crate::dial::Dial;
@@ -198,23 +197,32 @@ impl Upstream {
 
     /// The whole list; asked of the server if nobody has yet, and then waited for this long at most.
     pub(crate) async fn items(&self, list: List, patience: Duration) -> Result<Items, String> {
-        let cell = self.kept(list).cell();
-        if let Some(items) = cell.get() {
-            return Ok(items.clone());
+        let kept = self.kept(list);
+        if let Some(items) = kept.get() {
+            return Ok(items);
         }
-        let fetch = async {
-            let connection =
-                self.shared.connection().await.map_err(|unreached| unreached.reason.to_string())?;
-            let dialled = &connection.dialled;
-            lists::fetch(&dialled.pump, &dialled.hands, list).await.map_err(|error| error.to_string())
+        let Some(me) = self.me.upgrade() else { return Err("the server was removed".to_owned()) };
+        let ask = move || {
+            tokio::spawn(async move {
+                let outcome = me.fetch(list).await;
+                me.kept(list).answered(&outcome);
+                if let (List::Tools, Ok(items)) = (list, &outcome) {
+                    me.tell_project(Change::Tools, Some(items));
+                }
+                outcome
+            })
         };
-        let fetched = timeout(patience, cell.get_or_try_init(|| fetch)).await;
-        let items =
-            fetched.map_err(|_| format!("it did not answer within {} s", patience.as_secs()))??.clone();
-        if list == List::Tools {
-            self.tell_project(Change::Tools, Some(&items));
-        }
-        Ok(items)
+        let answer = kept.answer(patience, ask).await;
+        answer.unwrap_or_else(|| {
+            let why = self.shared.place().last_error.as_deref().map(ToOwned::to_owned);
+            Err(why.unwrap_or_else(|| format!("it did not answer {} in time", list.method())))
+        })
+    }
+
+    async fn fetch(&self, list: List) -> Result<Items, String> {
+        let connection = self.shared.connection().await.map_err(|unreached| unreached.reason.to_string())?;
+        let dialled = &connection.dialled;
+        lists::fetch(&dialled.pump, &dialled.hands, list).await.map_err(|error| error.to_string())
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.

@@ -35,6 +35,7 @@ pub(crate) struct Flags {
     pub(crate) server_name: String,
     pub(crate) sigterm_delay_ms: u64,
     pub(crate) silent: bool,
+    pub(crate) silent_list: bool,
     pub(crate) slow_initialize_ms: u64,
     pub(crate) slow_start_ms: u64,
     pub(crate) stderr_flood_at_start: bool,
@@ -93,6 +94,7 @@ const FLAGS: &[Flag] = &[
     flag("--tool-name", Value("NAME", |f, v| { f.tool_names.push(v.to_owned()); Ok(()) }), "list a filler tool of this name besides; may be repeated"),
     flag("--only-fillers", Nothing(|f| f.only_fillers = true), "list the filler tools alone"),
     flag("--page-size", Value("K", |f, v| set_some(&mut f.page_size, v)), "list K tools per page"),
+    flag("--silent-list", Nothing(|f| f.silent_list = true), "never answer `tools/list`"),
     flag("--endless-pages", Nothing(|f| f.endless_pages = true), "follow the last page with the first one, for ever"),
     // Ending.
     flag("--crash-after-calls", Value("N", |f, v| set_some(&mut f.crash_after_calls, v)), "answer N tool calls, then exit with --exit-code"),

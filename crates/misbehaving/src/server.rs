@@ -97,6 +97,7 @@ fn request(server: &Arc<Server>, id: &Value, method: &str, params: &Value) {
         "tools/list" | "tools/call" if early => {
             server.answer(id, Err(RpcError::new(wire::INVALID_REQUEST, "the handshake is not finished")));
         }
+        "tools/list" if flags.silent_list => {}
         "tools/list" => server.answer(id, catalogue::page(server, params.get("cursor"))),
         "tools/call" => call(server, id, params),
         _ => {

@@ -4,6 +4,7 @@
 //! - `engines` says what the test bed offers (Docker, Podman, `PostgreSQL`), and skips aloud what it does not.
 //! - `chaos_proxy` stands between a client and a server and cuts, freezes or delays what flows.
 //! - `leaks` fails a test that leaves processes, containers, worktrees or descriptors behind.
+//! - `fixture` finds the program of `crates/fixture`, an MCP server that has everything the conformance suites ask for.
 //! - `misbehaving` finds the program of `crates/misbehaving`, an MCP server that does everything wrong on request.
 //!
 //! Everything here panics when it cannot do its part: it runs in tests, and a panic is how a test fails.
@@ -12,8 +13,10 @@
 
 pub mod app;
 mod aside;
+mod built;
 pub mod chaos_proxy;
 pub mod engines;
+pub mod fixture;
 pub mod leaks;
 pub mod misbehaving;
 mod until;

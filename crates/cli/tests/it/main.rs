@@ -7,6 +7,7 @@ mod databases;
 mod doctor;
 mod documents;
 mod doors;
+mod gateway;
 mod guard;
 mod hostile_clients;
 mod hosting;

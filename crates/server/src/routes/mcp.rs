@@ -26,6 +26,7 @@ use cofer_model::{Kind, Reference};
 use futures_util::stream;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::tools;
 use crate::app::App;
@@ -211,7 +212,7 @@ async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool)
     tokio::spawn(async move {
         answering.finish(answer.await);
     });
-    events(session, stream, 0)
+    events(session, stream, 0, CancellationToken::new())
 }
 
 /// The answer came before anything else was said, or with it.
@@ -220,7 +221,8 @@ fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Vec<u8>>) -
         Some(answer) if stream.is_unused() => json(StatusCode::OK, answer),
         answer => {
             stream.finish(answer);
-            events(session, stream, 0)
+            session.keep(&stream);
+            events(session, stream, 0, CancellationToken::new())
         }
     }
 }
@@ -234,8 +236,9 @@ fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response,
     session.note_use();
     let Some(last) = headers.get(LAST_EVENT_ID) else {
         let general = session.general.clone();
-        let from = general.last();
-        return Ok(events(&session, general, from));
+        // What was said before anybody listened is heard now; what another stream has carried is not carried twice.
+        let from = session.general_heard();
+        return Ok(events(&session, general, from, app.stopping.clone()));
     };
     let found = last.to_str().ok().and_then(|last| last.split_once('-')).and_then(|(stream, number)| {
         Some((session.find_stream(stream.parse().ok()?)?, number.parse().ok()?))
@@ -243,7 +246,9 @@ fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response,
     let (stream, from) = found.ok_or_else(|| {
         ApiError::new(Kind::NotFound, "what was said on that stream is not kept any more; ask again")
     })?;
-    Ok(events(&session, stream, from))
+    // What belongs to no call would go on for ever.
+    let until = if stream.stream == 0 { app.stopping.clone() } else { CancellationToken::new() };
+    Ok(events(&session, stream, from, until))
 }
 
 fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
@@ -281,13 +286,15 @@ struct Feed {
     /// The last message that was sent.
     sent: u64,
     is_primed: bool,
+    /// When it ends at the latest.
+    until: CancellationToken,
     _reading: Reading,
 }
 
 /// A stream of events from an outbox, from after this message on.
-fn events(session: &Arc<Session>, outbox: Arc<Outbox>, sent: u64) -> Response {
+fn events(session: &Arc<Session>, outbox: Arc<Outbox>, sent: u64, until: CancellationToken) -> Response {
     let is_primed = session.protocol_version < PRIMED_SINCE || sent > 0;
-    let feed = Feed { session: session.clone(), outbox, sent, is_primed, _reading: session.reads() };
+    let feed = Feed { session: session.clone(), outbox, sent, is_primed, until, _reading: session.reads() };
     let body = stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), feed))
@@ -309,10 +316,14 @@ impl Feed {
             biased;
             next = timeout(KEEP_ALIVE, self.outbox.after(self.sent)) => next,
             () = self.session.closed() => return None,
+            () = self.until.cancelled() => return None,
         };
         match next {
             Ok(Next::Message(number, message)) => {
                 self.sent = number;
+                if self.outbox.stream == 0 {
+                    self.session.note_general_heard(number);
+                }
                 Some(event(self.outbox.stream, number, &message))
             }
             Ok(Next::End) => None,

@@ -22,6 +22,7 @@ const HOSTED_CALL_SECONDS: &str = "cofer_hosted_call_duration_seconds";
 const BUILD: &str = "cofer_build_info";
 const RESIDENT_BYTES: &str = "process_resident_memory_bytes";
 const OPEN_FILES: &str = "process_open_fds";
+const SESSIONS: &str = "cofer_mcp_sessions";
 const SECONDS_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Starts counting. One recorder serves the whole process.
@@ -44,6 +45,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(BUILD, "Always 1; the version is a label");
     describe_gauge!(RESIDENT_BYTES, "Memory held by this process");
     describe_gauge!(OPEN_FILES, "File descriptors open in this process");
+    describe_gauge!(SESSIONS, "Sessions of MCP clients");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
 }
@@ -132,7 +134,8 @@ pub(crate) fn database_is(up: bool) {
 }
 
 /// The page for Prometheus, with the process's own figures as of now.
-pub(crate) fn render(handle: &PrometheusHandle) -> String {
+pub(crate) fn render(handle: &PrometheusHandle, sessions: usize) -> String {
+    gauge!(SESSIONS).set(f64::from(u32::try_from(sessions).unwrap_or(u32::MAX)));
     if let Some(bytes) = resident_bytes() {
         gauge!(RESIDENT_BYTES).set(bytes);
     }

@@ -1,0 +1,78 @@
+//! Both conformance suites, through the gateway, in front of a server that has all they ask for.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use cofer_testkit::{engines, fixture};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::Gate;
+
+/// The fixture behind the gateway: a child of Cofer's, or over HTTP.
+async fn gate(transport: &str) -> (Gate, Option<Child>) {
+    let gate = Gate::started(|start| start.arg("--mcp-auth=none")).await;
+    if transport == "stdio" {
+        gate.stdio("fixture", &fixture::program(), &["stdio"], json!({})).await;
+        return (gate, None);
+    }
+    let mut server = Command::new(fixture::program());
+    server.arg("http").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut server = server.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).await.unwrap();
+    let url = line.trim().strip_prefix("listening on ").unwrap();
+    gate.register("fixture", "http", json!({"url": url}), &json!({})).await;
+    (gate, Some(server))
+}
+
+/// Examines the gateway, and fails with the whole report if anything is wrong.
+async fn examined(tools: &Path, transport: &str, suite: &str, arguments: &[&str]) -> String {
+    let (gate, server) = gate(transport).await;
+    let results = gate.app.data_dir().join("conformance");
+    let mut suite = Command::new(tools.join("bin").join(suite));
+    suite.args(["server", "--url", &format!("{}/mcp", gate.app.url), "-o"]).arg(&results).args(arguments);
+    let report = suite.stdin(Stdio::null()).kill_on_drop(true).output().await.unwrap();
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&report.stderr);
+    assert!(report.status.success(), "{text}\n{errors}\nlog: {}", gate.app.log());
+    if let Some(mut server) = server {
+        // It ends with its stdin.
+        drop(server.stdin.take());
+        assert!(server.wait().await.unwrap().success());
+    }
+    gate.stop().await;
+    text
+}
+
+async fn todays_suite_finds_nothing_wrong(transport: &str) {
+    let Some(tools) = engines::tools() else { return };
+    let report = examined(&tools, transport, "conformance", &["--suite", "all"]).await;
+    assert!(report.contains(" passed, 0 failed"), "{report}");
+}
+
+async fn the_next_suite_finds_everything_required(transport: &str) {
+    let Some(tools) = engines::tools() else { return };
+    examined(&tools, transport, "conformance-next", &["--requirements", "2025-11-25"]).await;
+}
+
+#[tokio::test]
+async fn todays_suite_finds_nothing_wrong_in_front_of_a_child() {
+    todays_suite_finds_nothing_wrong("stdio").await;
+}
+
+#[tokio::test]
+async fn todays_suite_finds_nothing_wrong_in_front_of_http() {
+    todays_suite_finds_nothing_wrong("http").await;
+}
+
+#[tokio::test]
+async fn the_next_suite_finds_everything_required_in_front_of_a_child() {
+    the_next_suite_finds_everything_required("stdio").await;
+}
+
+#[tokio::test]
+async fn the_next_suite_finds_everything_required_in_front_of_http() {
+    the_next_suite_finds_everything_required("http").await;
+}
