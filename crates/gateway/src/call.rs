@@ -47,7 +47,7 @@ pub struct CallFailed {
 }
 
 impl CallFailed {
-    fn unreached(server: &str, unreached: Unreached) -> Self {
+    fn unreached(server: &str, unreached: &Unreached) -> Self {
         Self {
             kind: unreached.kind,
             message: format!("server `{server}` cannot be reached: {}", unreached.reason),
@@ -120,7 +120,7 @@ impl Project {
         let Some(route) = route else {
             return Ok(Reply::Result(text_result(&format!("Unknown tool: {name}"), true)));
         };
-        recording.server = route.answerer.server_name().to_owned();
+        route.answerer.server_name().clone_into(&mut recording.server);
         let upstream = match &route.answerer {
             Answerer::Server(upstream) => upstream,
             Answerer::Native(native) => {
@@ -151,7 +151,7 @@ impl Project {
         let connection = timeout_at(deadline, connection)
             .await
             .map_err(|_| CallFailed { may_have_executed: false, ..CallFailed::late(server, timeout) })?
-            .map_err(|unreached| CallFailed::unreached(server, unreached))?;
+            .map_err(|unreached| CallFailed::unreached(server, &unreached))?;
         if let Some(mask) = mask {
             *mask = connection.dialled.mask.clone();
         }

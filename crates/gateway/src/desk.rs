@@ -108,9 +108,8 @@ impl Desk {
         let message = notification(&said.method, said.params.as_deref());
         match self.place() {
             Place::Call(call) if wants(&call.session) => call.stream.push(message),
-            Place::Call(_) => {}
             Place::Client(session) if wants(&session) => session.general.push(message),
-            Place::Client(_) => {}
+            Place::Call(_) | Place::Client(_) => {}
             Place::Several | Place::Nobody => {
                 let Some(upstream) = self.upstream.upgrade() else { return };
                 upstream.each_session(|session| {

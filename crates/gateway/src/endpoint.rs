@@ -80,7 +80,7 @@ pub fn open_session(
     let part = |name: &str| raw::at(params, &[name]).map(ToOwned::to_owned);
     let cofer = Face::default();
     let face = Face {
-        capabilities: part("capabilities").unwrap_or_else(|| empty_object()),
+        capabilities: part("capabilities").unwrap_or_else(empty_object),
         client_info: part("clientInfo").unwrap_or(cofer.client_info),
     };
     let session = Arc::new(Session::new(owner, version, face));
@@ -194,14 +194,14 @@ impl Request {
             "resources/subscribe" => self.subscribe().await,
             "resources/unsubscribe" => self.unsubscribe().await,
             "completion/complete" => self.complete().await,
-            "logging/setLevel" => self.set_level().await,
+            "logging/setLevel" => self.set_level(),
             "initialize" => Err(RpcError::new(INVALID_REQUEST, "this session has shaken hands already")),
             _ => self.of_anybody().await,
         }
     }
 
-    fn client(&self) -> Option<Client<'_>> {
-        Some(Client { session: &self.session, stream: &self.stream })
+    fn client(&self) -> Client<'_> {
+        Client { session: &self.session, stream: &self.stream }
     }
 
     fn text(&self, path: &[&str]) -> Result<String, RpcError> {
@@ -304,8 +304,10 @@ impl Request {
     }
 
     async fn forward(&self, upstream: &Upstream) -> Answer {
-        let sent =
-            self.project.send(upstream, &self.method, self.params.clone(), None, self.client(), None).await;
+        let sent = self
+            .project
+            .send(upstream, &self.method, self.params.clone(), None, Some(self.client()), None)
+            .await;
         sent.map_err(refusal)
     }
 
@@ -400,7 +402,7 @@ impl Request {
         }
     }
 
-    async fn set_level(&self) -> Answer {
+    fn set_level(&self) -> Answer {
         let level = self.text(&["level"])?;
         if !self.session.set_level(&level) {
             return Err(RpcError::new(INVALID_PARAMS, format!("`{level}` is no level of logging")));

@@ -170,12 +170,11 @@ impl Gateway {
         let Some(project) = self.known(id) else { return Ok(()) };
         // One at a time: who reads the registry later also has the later word.
         let _turn = project.turn.lock().await;
-        match self.house.registry.project(id).await? {
-            Some(entry) => project.take(entry),
-            None => {
-                self.projects.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-                project.close();
-            }
+        if let Some(entry) = self.house.registry.project(id).await? {
+            project.take(entry);
+        } else {
+            self.projects.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            project.close();
         }
         Ok(())
     }

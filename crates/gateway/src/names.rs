@@ -64,8 +64,8 @@ fn shortened(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS_MAX {
         return name.to_owned();
     }
-    let mark: String =
-        Sha256::digest(name).iter().take(MARK_CHARS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(name));
+    let mark = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
     let kept: String = name.chars().take(NAME_CHARS_MAX - MARK_CHARS - 1).collect();
     format!("{kept}_{mark}")
 }

@@ -178,7 +178,7 @@ impl Upstream {
             reason: error.to_string().into(),
             retry_after: None,
         })?;
-        self.take(List::Tools, items);
+        self.take(List::Tools, &items);
         Ok(())
     }
 
@@ -226,9 +226,9 @@ impl Upstream {
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.
-    fn take(&self, list: List, items: Items) -> bool {
+    fn take(&self, list: List, items: &Items) -> bool {
         let kept = self.kept(list);
-        let changed = kept.get().is_none_or(|old| !same(&old, &items));
+        let changed = kept.get().is_none_or(|old| !same(&old, items));
         if changed {
             kept.set(items.clone());
             let change = match list {
@@ -236,7 +236,7 @@ impl Upstream {
                 List::Prompts => Change::Prompts,
                 List::Resources | List::Templates => Change::Resources,
             };
-            self.tell_project(change, (list == List::Tools).then_some(&items));
+            self.tell_project(change, (list == List::Tools).then_some(items));
         }
         changed
     }
@@ -287,7 +287,7 @@ impl Upstream {
         };
         for list in wanted {
             match lists::fetch(&connection.dialled.pump, &connection.dialled.hands, *list).await {
-                Ok(items) => _ = self.take(*list, items),
+                Ok(items) => _ = self.take(*list, &items),
                 Err(error) => {
                     tracing::warn!(server.id = %self.entry.id, "server {} said that its lists changed, but: {error}", self.name());
                 }

@@ -24,7 +24,8 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// All tools of a project.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-pub struct Tools {
+#[schema(as = Tools)]
+pub struct WholeList {
     tools: Vec<Tool>,
     /// Servers whose tools are not known now.
     missing: Vec<MissingServer>,
@@ -89,15 +90,15 @@ pub struct ToolCall {
 /// Every tool of hosted, external and native servers.
 #[utoipa::path(get, path = "/api/v1/projects/{project}/tools", tag = "tools", security(("bearer" = ["tools:call"])),
     params(("project" = String, Path, description = "Id or name")),
-    responses((status = 200, body = Tools), (status = "default", body = Envelope)))]
+    responses((status = 200, body = WholeList), (status = "default", body = Envelope)))]
 pub async fn list(
     State(app): State<App>,
     ToolUser(caller): ToolUser,
     Path(reference): Path<Reference>,
-) -> Result<Json<Tools>, ApiError> {
+) -> Result<Json<WholeList>, ApiError> {
     let listing = project(&app, &caller, &reference).await?.tools().await;
     let missing = |Missing { server, reason }| MissingServer { server, reason };
-    Ok(Json(Tools {
+    Ok(Json(WholeList {
         tools: listing.tools.into_iter().map(Tool::of).collect(),
         missing: listing.missing.into_iter().map(missing).collect(),
         warnings: listing.warnings,
