@@ -64,6 +64,9 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
 
     /// What a server offers now. Kept for the next life; must not wait.
     fn tools_found(&self, project: ProjectId, server: ServerId, tools: Vec<Box<RawValue>>);
+
+    /// Comes back when everything found so far is kept.
+    async fn settled(&self);
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -211,11 +214,13 @@ impl Gateway {
                 ..internal("there is no such server".to_owned())
             });
         };
-        upstream.refresh().await.map_err(|unreached| CallFailed {
+        let refreshed = upstream.refresh().await.map_err(|unreached| CallFailed {
             kind: unreached.kind,
             retry_after: unreached.retry_after,
             ..internal(unreached.reason.to_string())
-        })
+        });
+        self.house.registry.settled().await;
+        refreshed
     }
 
     /// Ends every conversation and every session, and writes down what is still to be.
@@ -230,6 +235,7 @@ impl Gateway {
         for project in projects.iter().filter_map(|cell| cell.get()) {
             project.close();
         }
+        self.house.registry.settled().await;
         self.house.recorder.flush().await;
     }
 }

@@ -64,10 +64,10 @@ fn shortened(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS_MAX {
         return name.to_owned();
     }
-    let digest = Sha256::digest(name);
-    let mark = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    let [a, b, c, d, ..] = <[u8; 32]>::from(Sha256::digest(name));
+    let mark = format!("{:08x}", u32::from_be_bytes([a, b, c, d]));
     let kept: String = name.chars().take(NAME_CHARS_MAX - MARK_CHARS - 1).collect();
-    format!("{kept}_{mark:0MARK_CHARS$x}")
+    format!("{kept}_{mark}")
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 const QUEUE_MAX: usize = 4096;
-const BATCH_MAX: usize = 256;
+const BATCH_MAX: usize = 1024;
+/// How long records are gathered: one commit costs as much as many records do.
+const GATHER: Duration = Duration::from_millis(50);
 const PLACE_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_ATTEMPTS: usize = 3;
 /// More of an input or output is not kept, only how much it was.
@@ -41,6 +43,12 @@ enum Entry {
     Call(Box<Taken>),
     /// Everything before this has been written.
     Flushed(oneshot::Sender<()>),
+}
+
+impl Entry {
+    fn is_flush(&self) -> bool {
+        matches!(self, Self::Flushed(_))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -85,6 +93,12 @@ impl Recorder {
 async fn write_all(ledger: Arc<dyn Ledger>, mut entries: mpsc::Receiver<Entry>) {
     let mut waiting = Vec::with_capacity(BATCH_MAX);
     while entries.recv_many(&mut waiting, BATCH_MAX).await > 0 {
+        if waiting.len() < BATCH_MAX && !waiting.iter().any(Entry::is_flush) {
+            // Nobody is woken for what comes meanwhile.
+            tokio::time::sleep(GATHER).await;
+            let more = std::iter::from_fn(|| entries.try_recv().ok()).take(BATCH_MAX - waiting.len());
+            waiting.extend(more);
+        }
         let (mut records, mut flushed) = (Vec::with_capacity(waiting.len()), Vec::new());
         for entry in waiting.drain(..) {
             match entry {

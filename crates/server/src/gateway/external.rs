@@ -52,7 +52,7 @@ pub(super) struct ExternalDial {
     config: ExternalConfig,
 }
 
-type Secrets = BTreeMap<SecretName, SecretString>;
+pub(super) type Secrets = BTreeMap<SecretName, SecretString>;
 
 impl ExternalDial {
     pub(super) fn new(
@@ -70,19 +70,15 @@ impl ExternalDial {
 impl Dial for ExternalDial {
     async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
         let secrets = self.secrets().await?;
-        let mut mask = Mask::default();
-        for value in secrets.values() {
-            mask.hide(value);
-        }
-        let mask = Arc::new(mask);
+        let mask = mask_of(&secrets);
         let (pump, held) = match &self.config {
             ExternalConfig::Stdio(config) => self.start(config, &secrets, mask.clone())?,
             ExternalConfig::Http(config) => {
-                let target = Self::target(config, &secrets)?;
+                let target = target(config, &secrets)?;
                 return self.means.speak_to(target, face, ear, mask).await;
             }
             ExternalConfig::Sse(config) => {
-                let target = Self::target(config, &secrets)?;
+                let target = target(config, &secrets)?;
                 let http = self.means.http_for(&target.url);
                 let wire = wire::sse(target, http, self.means.wire_limits()).await;
                 self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone())
@@ -119,9 +115,9 @@ impl ExternalDial {
         if missing.is_empty() {
             return Ok(secrets);
         }
-        let listed = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let missing = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let message = format!(
-            "server `{}` names secrets that the project does not have: {listed}; set them with `cofer secret set`",
+            "server `{}` names secrets that the project does not have: {missing}; set them with `cofer secret set`",
             self.name
         );
         Err(DialError::of_ours(Kind::PreconditionFailed, message))
@@ -155,15 +151,24 @@ impl ExternalDial {
         let pump = Pump::start(streams.stdin, streams.stdout, self.means.limits());
         Ok((pump, Arc::new(HeldChild { child, mask })))
     }
+}
 
-    fn target(config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialError> {
-        let url = filled(&config.url, secrets)?;
-        let url = Url::parse(url.expose_secret())
-            .map_err(|error| DialError::of_ours(Kind::Invalid, format!("its URL cannot be read: {error}")))?;
-        let headers: Result<Vec<_>, DialError> =
-            config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
-        Ok(HttpTarget { url, headers: headers? })
+fn target(config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialError> {
+    let url = filled(&config.url, secrets)?;
+    let url = Url::parse(url.expose_secret())
+        .map_err(|error| DialError::of_ours(Kind::Invalid, format!("its URL cannot be read: {error}")))?;
+    let headers: Result<Vec<_>, DialError> =
+        config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
+    Ok(HttpTarget { url, headers: headers? })
+}
+
+/// Hides what a server is given in confidence.
+pub(super) fn mask_of(secrets: &Secrets) -> Arc<Mask> {
+    let mut mask = Mask::default();
+    for value in secrets.values() {
+        mask.hide(value);
     }
+    Arc::new(mask)
 }
 
 fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {

@@ -1,6 +1,5 @@
 //! How a hosted server is reached: through the bridge that its supervisor keeps, or, without one, at its endpoint.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use cofer_supervisor::{CallRefused, Truth};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::external::Means;
+use super::external::{Means, mask_of};
 use crate::hosting::Entry;
 
 /// A server that starts again is waited for; one that rests in a crash loop is not.
@@ -90,13 +89,8 @@ impl HostedDial {
     async fn mask(&self) -> Arc<Mask> {
         let planner = &self.entry.planner;
         let config = &planner.blueprint().config;
-        let secrets: BTreeMap<_, _> =
-            planner.office.open_secrets_named_by(planner.project_id, config).await.unwrap_or_default();
-        let mut mask = Mask::default();
-        for value in secrets.values() {
-            mask.hide(value);
-        }
-        Arc::new(mask)
+        let secrets = planner.office.open_secrets_named_by(planner.project_id, config).await;
+        mask_of(&secrets.unwrap_or_default())
     }
 }
 

@@ -56,6 +56,7 @@ pub fn open(
         means: Arc::new(means),
         default_project: hosting.default_project(),
         file: file.clone(),
+        found: registry::writer(store.clone()),
     };
     Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, settings.rules)
 }

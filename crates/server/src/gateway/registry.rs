@@ -11,6 +11,7 @@ use cofer_mcp::raw;
 use cofer_model::{ExternalConfig, ExternalServer, ProjectId, Reference, ServerId, SessionMode};
 use cofer_store::{CachedTool, ListedTool, RegisteredServer, ServerKind, Store, StoreError};
 use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
 
 use super::external::{ExternalDial, Means};
 use super::file::{FileServer, ServersFile};
@@ -25,6 +26,7 @@ pub(super) struct StoredRegistry {
     pub means: Arc<Means>,
     pub default_project: ProjectId,
     pub file: Arc<ServersFile>,
+    pub found: mpsc::UnboundedSender<Found>,
 }
 
 #[async_trait]
@@ -34,18 +36,48 @@ impl Registry for StoredRegistry {
     }
 
     fn tools_found(&self, _project: ProjectId, server: ServerId, tools: Vec<Box<RawValue>>) {
-        let store = self.store.clone();
         let listed = |tool: Box<RawValue>| ListedTool {
             name: raw::text_at(&tool, &["name"]).unwrap_or_default().into_owned(),
             tool: tool.get().to_owned(),
         };
         let tools: Vec<_> = tools.into_iter().map(listed).collect();
-        tokio::spawn(async move {
-            if let Err(error) = store.replace_tools(server, &tools).await {
-                tracing::warn!(server.id = %server, "the tools of server {server} could not be kept: {}", chain(&error));
-            }
-        });
+        // The writer ends with this registry.
+        let _ = self.found.send(Found::Tools(server, tools));
     }
+
+    async fn settled(&self) {
+        let (done, settled) = oneshot::channel();
+        if self.found.send(Found::Settled(done)).is_ok() {
+            let _ = settled.await;
+        }
+    }
+}
+
+/// For the writer of what was found, which writes one list after the other: of two lists of one server the later one stays.
+#[derive(Debug)]
+pub(super) enum Found {
+    Tools(ServerId, Vec<ListedTool>),
+    /// Everything before this is written.
+    Settled(oneshot::Sender<()>),
+}
+
+/// Starts the writer.
+pub(super) fn writer(store: Store) -> mpsc::UnboundedSender<Found> {
+    let (found, mut findings) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(finding) = findings.recv().await {
+            match finding {
+                Found::Settled(done) => _ = done.send(()),
+                Found::Tools(server, tools) => {
+                    if let Err(error) = store.replace_tools(server, &tools).await {
+                        let why = chain(&error);
+                        tracing::warn!(server.id = %server, "the tools of server {server} could not be kept: {why}");
+                    }
+                }
+            }
+        }
+    });
+    found
 }
 
 impl StoredRegistry {

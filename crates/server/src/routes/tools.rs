@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cofer_gateway::{CallFailed, Caller as Recorded, ListedTool, Missing, Project};
 use cofer_mcp::{Reply, raw};
-use cofer_model::{Kind, Reference, Scope};
+use cofer_model::{Kind, Reference};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -24,8 +24,8 @@ const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
 /// All tools of a project.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-#[expect(clippy::struct_field_names, reason = "the contract's names")]
-pub struct Tools {
+#[schema(as = Tools)]
+pub struct WholeList {
     tools: Vec<Tool>,
     /// Servers whose tools are not known now.
     missing: Vec<MissingServer>,
@@ -88,20 +88,17 @@ pub struct ToolCall {
 }
 
 /// Every tool of hosted, external and native servers.
-#[utoipa::path(get, path = "/api/v1/projects/{project}/tools", tag = "tools", security(("bearer" = ["admin:read", "tools:call"])),
+#[utoipa::path(get, path = "/api/v1/projects/{project}/tools", tag = "tools", security(("bearer" = ["tools:call"])),
     params(("project" = String, Path, description = "Id or name")),
-    responses((status = 200, body = Tools), (status = "default", body = Envelope)))]
+    responses((status = 200, body = WholeList), (status = "default", body = Envelope)))]
 pub async fn list(
     State(app): State<App>,
-    caller: Caller,
+    ToolUser(caller): ToolUser,
     Path(reference): Path<Reference>,
-) -> Result<Json<Tools>, ApiError> {
-    if !caller.has(Scope::AdminRead) && !caller.has(Scope::ToolsCall) {
-        return Err(ApiError::missing_scope(Scope::AdminRead));
-    }
+) -> Result<Json<WholeList>, ApiError> {
     let listing = project(&app, &caller, &reference).await?.tools().await;
     let missing = |Missing { server, reason }| MissingServer { server, reason };
-    Ok(Json(Tools {
+    Ok(Json(WholeList {
         tools: listing.tools.into_iter().map(Tool::of).collect(),
         missing: listing.missing.into_iter().map(missing).collect(),
         warnings: listing.warnings,
