@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::add::{self, Add};
 use super::{Hosted, SERVERS};
 use crate::client::Patience;
-use crate::commands::external::{project_of, tell_of_missing_secrets};
+use crate::commands::external::{note, project_of, tell_of_missing_secrets};
 use crate::commands::object;
 use crate::exit::Failure;
 use crate::output::{Format, print_line, with_progress};
@@ -80,7 +80,10 @@ fn headers(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
 /// Hosted and external servers, in the order of registration. Where hosting is switched off, the others are there.
 pub(super) async fn all(hosted: &Hosted) -> Result<Value, Failure> {
     let mut servers = match hosted.client.get_with(&SERVERS, &hosted.query(&[])).await {
-        Err(failure) if failure.kind == Kind::Unavailable => Vec::new(),
+        Err(failure) if failure.kind == Kind::Unavailable => {
+            note(&format!("without hosted servers: {}", failure.message));
+            Vec::new()
+        }
         servers => servers?.as_array().cloned().unwrap_or_default(),
     };
     let projects = match &hosted.project {
