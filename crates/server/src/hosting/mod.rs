@@ -72,6 +72,8 @@ pub struct Hosting {
     history: History,
     default_project: ProjectId,
     in_office: AtomicBool,
+    /// The fleet is what the rows say; before that it is empty, and says nothing.
+    knows_fleet: AtomicBool,
     settling: tokio::sync::Mutex<()>,
     /// Rows were changed by somebody else, such as with their project.
     changed: Notify,
@@ -111,6 +113,7 @@ impl Hosting {
             history,
             default_project,
             in_office: AtomicBool::default(),
+            knows_fleet: AtomicBool::default(),
             settling: tokio::sync::Mutex::default(),
             changed: Notify::new(),
             anything_to_watch: Notify::new(),
@@ -127,7 +130,7 @@ impl Hosting {
 
     /// Why nothing is hosted here, if that is so.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        match (self.enabled(), self.is_in_office()) {
+        match (self.enabled(), self.is_in_charge()) {
             (true, true) => None,
             (false, _) => Some("hosting is switched off here; set ENABLE_AGENT_WORKSPACES=true and restart"),
             (true, false) => Some(

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cofer_model::{HostedStatus, ProviderName, ServerId};
@@ -46,6 +47,7 @@ impl Hosting {
         for entry in self.fleet.all().iter().filter(|entry| !wanted.contains(&entry.planner.id)) {
             self.let_go(entry);
         }
+        self.knows_fleet.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -84,7 +86,7 @@ impl Hosting {
     /// Destroys what nobody wants: sandboxes of servers that are gone, and of earlier attempts.
     pub(super) async fn sweep(&self, provider: &dyn Provider) {
         // What another Cofer of this database runs carries the same label.
-        if !self.is_in_office() {
+        if !self.is_in_charge() {
             return;
         }
         let Ok(sightings) = provider.list(&self.office.instance).await else { return };
@@ -104,7 +106,7 @@ impl Hosting {
         let id = ServerId(sighting.owner.id);
         let Some(entry) = self.fleet.get(id) else {
             // Its supervisor is ending it, more politely than we would; or we have left office since we looked.
-            return self.fleet.is_leaving(id) || !self.is_in_office();
+            return self.fleet.is_leaving(id) || !self.is_in_charge();
         };
         let truth = entry.supervised.truth().borrow().clone();
         if truth.seen < entry.last_command() {

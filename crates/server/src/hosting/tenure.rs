@@ -23,6 +23,11 @@ impl Hosting {
         self.in_office.load(Ordering::Relaxed)
     }
 
+    /// Whether it does, and knows which there are: who has only just taken over must neither deny a server nor sweep it away.
+    pub(super) fn is_in_charge(&self) -> bool {
+        self.is_in_office() && self.knows_fleet.load(Ordering::Acquire)
+    }
+
     /// Takes office if it is free, and starts what is wanted; else stands by.
     pub(super) async fn run_for_office(self: &Arc<Self>) -> Result<(), StoreError> {
         let lease = self.store.try_lease().await?;
@@ -70,6 +75,7 @@ impl Hosting {
     async fn step_down(&self) {
         tracing::warn!("another Cofer on this database took over; ending the servers that run here");
         self.in_office.store(false, Ordering::Relaxed);
+        self.knows_fleet.store(false, Ordering::Release);
         self.end_all().await;
         self.fleet.forget_all();
     }
