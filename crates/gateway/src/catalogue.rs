@@ -61,6 +61,8 @@ pub(crate) struct Catalogue {
     /// `[…]` of each page.
     pages: Vec<String>,
     pub warnings: Vec<String>,
+    /// How many servers' lists it is made of.
+    pub listed: usize,
 }
 
 impl Catalogue {
@@ -69,7 +71,8 @@ impl Catalogue {
         natives: &[Arc<Native>],
         mode: Namespacing,
     ) -> Self {
-        let mut catalogue = Self::default();
+        let listed = upstreams.iter().filter(|(_, tools)| tools.is_some()).count();
+        let mut catalogue = Self { listed, ..Self::default() };
         let answerers: Vec<(Answerer, Items)> =
             natives_first(natives)
                 .chain(upstreams.iter().filter_map(|(upstream, tools)| {

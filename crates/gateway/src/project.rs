@@ -208,6 +208,11 @@ impl Project {
         let all_known = self.upstreams().iter().all(|upstream| upstream.known(List::Tools).is_some());
         let missing =
             if all_known { Vec::new() } else { self.complete(List::Tools, self.house.list_patience).await.1 };
+        // A list that came this moment may be known before the catalogue was made of it.
+        let known = self.upstreams().iter().filter(|upstream| upstream.known(List::Tools).is_some()).count();
+        if self.catalogue().listed < known {
+            self.remake();
+        }
         (self.catalogue(), missing)
     }
 
