@@ -70,7 +70,7 @@ pub fn open_session(
     project: &Project,
     id: &RawValue,
     params: Option<&RawValue>,
-    owner: String,
+    owner: Option<uuid::Uuid>,
 ) -> Result<(Arc<Session>, Vec<u8>), RpcError> {
     let params = params.ok_or_else(|| RpcError::new(INVALID_PARAMS, "`initialize` needs parameters"))?;
     let asked = raw::text_at(params, &["protocolVersion"])

@@ -194,9 +194,10 @@ impl Gateway {
         self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// How a server stands; `None` where nobody has used its project yet.
-    pub fn state(&self, project: ProjectId, server: ServerId) -> Option<LiveState> {
-        self.known(project)?.state(server)
+    /// How a server stands. Asking never connects.
+    pub fn state(&self, project: ProjectId, server: ServerId) -> LiveState {
+        let known = self.known(project).and_then(|project| project.state(server));
+        known.unwrap_or_else(LiveState::idle)
     }
 
     /// Connects now and lists anew.

@@ -30,8 +30,8 @@ const LEVEL_UNSET: u8 = u8::MAX;
 #[derive(Debug)]
 pub struct Session {
     pub id: String,
-    /// Who opened it; nobody else may use it.
-    pub owner: String,
+    /// Who opened it; nobody else may use it. `None` where nobody is asked who they are.
+    pub owner: Option<uuid::Uuid>,
     pub protocol_version: &'static str,
     pub face: Face,
     /// What belongs to no call.
@@ -60,7 +60,7 @@ struct Open {
 static NEXT_QUESTION: AtomicU64 = AtomicU64::new(1);
 
 impl Session {
-    pub(crate) fn new(owner: String, protocol_version: &'static str, face: Face) -> Self {
+    pub(crate) fn new(owner: Option<uuid::Uuid>, protocol_version: &'static str, face: Face) -> Self {
         let open = Open {
             questions: HashMap::new(),
             calls: HashMap::new(),

@@ -55,6 +55,19 @@ pub struct LiveState {
     pub protocol_version: Option<String>,
 }
 
+impl LiveState {
+    /// Nobody has asked for it yet.
+    pub const fn idle() -> Self {
+        Self {
+            status: ExternalStatus::Idle,
+            last_error: None,
+            circuit: Circuit::closed(),
+            tool_count: None,
+            protocol_version: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Upstream {
     me: Weak<Self>,

@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::message::{INVALID_REQUEST, PARSE_ERROR, Reply, RpcError};
+use crate::message::{Envelope, INVALID_REQUEST, PARSE_ERROR, Reply, RpcError};
 
 /// A client's ids are sent back as they came, so they are not taken at any length.
 const ID_BYTES_MAX: usize = 1024;
@@ -30,27 +29,6 @@ pub enum FromClient<'a> {
     },
 }
 
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
-}
-
-/// A field that is there is `Some`, also when it is `null`.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
 impl<'a> FromClient<'a> {
     /// Or the error that it is answered with.
     pub fn parse(body: &'a [u8]) -> Result<Self, RpcError> {
@@ -60,7 +38,7 @@ impl<'a> FromClient<'a> {
             RpcError::new(code, format!("{what} (line {}, column {})", error.line(), error.column()))
         })?;
         let refused = |what: &str| Err(RpcError::new(INVALID_REQUEST, what));
-        if envelope.jsonrpc.as_deref() != Some("2.0") {
+        if envelope.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
             return refused("a message says `\"jsonrpc\": \"2.0\"`");
         }
         match envelope {

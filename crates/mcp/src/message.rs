@@ -71,18 +71,22 @@ pub(crate) enum Incoming<'a> {
     Noise,
 }
 
+/// Any message, its parts as they came.
 #[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
+pub(crate) struct Envelope<'a> {
+    /// Whatever stands there: servers are not held to it.
     #[serde(borrow, default)]
-    error: Option<&'a RawValue>,
+    pub jsonrpc: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    pub result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub error: Option<&'a RawValue>,
 }
 
 /// A field that is there is `Some`, also when it is `null`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::extract::FromRef;
 use cofer_gateway::Gateway;
+use cofer_model::ProjectId;
 use cofer_store::Store;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::Semaphore;
@@ -17,7 +18,6 @@ use crate::gateway::LogShelf;
 use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
-use crate::registry::Connections;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
@@ -35,7 +35,6 @@ pub struct Parts {
     pub keyring: Arc<KeyRing>,
     pub doorkeeper: Doorkeeper,
     pub hosting: Arc<Hosting>,
-    pub connections: Arc<dyn Connections>,
     pub gateway: Arc<Gateway>,
     pub shelf: Arc<LogShelf>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
@@ -76,7 +75,6 @@ impl App {
             keyring,
             doorkeeper,
             hosting,
-            connections: crate::gateway::connections(&gateway),
             gateway,
             shelf,
             stopping: stop,
@@ -85,6 +83,13 @@ impl App {
             requests,
             begun,
         }))
+    }
+
+    /// What is registered in this project, or the project itself, is not what it was. When this comes back, clients see it so.
+    pub async fn registry_changed(&self, project: ProjectId) {
+        if let Err(error) = self.gateway.changed(project).await {
+            tracing::warn!(%project, "what changed in project {project} is not known to the gateway yet: {error}");
+        }
     }
 
     /// Waits for what was begun by those who hung up since; the others had their time to drain.

@@ -16,7 +16,7 @@ fn raw(text: &str) -> Box<RawValue> {
 }
 
 fn session() -> Arc<Session> {
-    Arc::new(Session::new(String::new(), "2025-11-25", Face::default()))
+    Arc::new(Session::new(None, "2025-11-25", Face::default()))
 }
 
 fn says(desk: &Desk, method: &str, params: &str) {

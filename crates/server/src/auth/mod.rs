@@ -100,8 +100,8 @@ impl Caller {
     }
 
     /// Whose sessions these are.
-    pub fn id(&self) -> String {
-        self.token.id.to_string()
+    pub fn id(&self) -> uuid::Uuid {
+        self.token.id.0
     }
 
     pub fn has(&self, scope: Scope) -> bool {

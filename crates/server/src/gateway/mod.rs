@@ -1,7 +1,6 @@
 //! The gateway, put together: what is registered comes from the store and the fleet, servers are dialled by `hosted` and `external`, and
 //! what was called goes into the store.
 
-mod connections;
 mod external;
 mod file;
 mod hosted;
@@ -24,13 +23,7 @@ pub use shelf::LogShelf;
 
 use crate::hosting::Hosting;
 use crate::keyring::KeyRing;
-use crate::registry::Connections;
 use crate::settings::GatewaySettings;
-
-/// What the registry asks of it.
-pub fn connections(gateway: &Arc<Gateway>) -> Arc<dyn Connections> {
-    Arc::new(connections::Connected(gateway.clone()))
-}
 
 /// Starts it. Nothing is connected before it is used.
 pub fn open(

@@ -1,12 +1,11 @@
 //! What callers see of an external server.
 
+use cofer_gateway::LiveState;
 use cofer_model::{
     Circuit, ExternalConfig, ExternalServer, ExternalStatus, Moment, ProductId, ProjectName, ServerId,
     ServerName, SessionMode, Transport,
 };
 use serde::Serialize;
-
-use super::LiveState;
 
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 pub struct ExternalServerStatus {

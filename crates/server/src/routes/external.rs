@@ -43,7 +43,7 @@ pub async fn register(
     let new = registration.decide(project.id)?;
     let created = app.store.create_external_server(&new, Moment::now()).await;
     let id = created.map_err(|error| refused(error, &new.name, &project))?;
-    app.connections.changed(project.id, id).await;
+    app.registry_changed(project.id).await;
     tracing::info!(server.id = %id, "external server {} of project {} registered", new.name, project.name);
     let server = external(&app, &project, &Reference::Id(id.0)).await?;
     Ok((StatusCode::CREATED, Json(status(&app, &project, server).await?)))
@@ -86,7 +86,7 @@ pub async fn change(
     if !changed.map_err(|error| refused(error, &name, &project))? {
         return Err(ApiError::not_found("server", &server));
     }
-    app.connections.changed(project.id, old.id).await;
+    app.registry_changed(project.id).await;
     let server = external(&app, &project, &Reference::Id(old.id.0)).await?;
     Ok(Json(status(&app, &project, server).await?))
 }
@@ -107,7 +107,7 @@ pub async fn remove(
     if !app.store.delete_external_server(found.id).await? {
         return Err(ApiError::not_found("server", &server));
     }
-    app.connections.changed(project.id, found.id).await;
+    app.registry_changed(project.id).await;
     app.shelf.forget(found.id);
     tracing::info!(server.id = %found.id, "external server {} of project {} removed", found.name, project.name);
     Ok(StatusCode::NO_CONTENT)
@@ -154,8 +154,7 @@ async fn statuses(
 ) -> Result<Vec<ExternalServerStatus>, ApiError> {
     let discovered = app.store.tool_counts(project.id).await?;
     let status = |server: ExternalServer| {
-        let (live, tools) =
-            (app.connections.state(project.id, server.id), discovered.get(&server.id).copied());
+        let (live, tools) = (app.gateway.state(project.id, server.id), discovered.get(&server.id).copied());
         ExternalServerStatus::of(server, &project.name, live, tools)
     };
     Ok(servers.into_iter().map(status).collect())

@@ -55,7 +55,7 @@ pub async fn change(
     if !app.store.set_tool_enabled(server.id, &name, enabled).await? {
         return Err(no_such_tool());
     }
-    app.connections.changed(project.id, server.id).await;
+    app.registry_changed(project.id).await;
     let found = tools(&app, &server).await?.into_iter().find(|tool| tool.name == name);
     found.map(Json).ok_or_else(no_such_tool)
 }
@@ -72,7 +72,7 @@ pub async fn refresh(
 ) -> Result<Json<Vec<ToolStatus>>, ApiError> {
     let project = project(&app, &caller, &reference).await?;
     let server = registered(&app, &project, &server).await?;
-    app.connections.refresh(project.id, server.id).await?;
+    app.gateway.refresh(project.id, server.id).await?;
     Ok(Json(tools(&app, &server).await?))
 }
 

@@ -100,7 +100,7 @@ pub async fn register(
     let name = registration.name.clone();
     let config = registration.decide(app.hosting.settings().default_network)?;
     let entry = app.hosting.register(&project, name, config).await?;
-    app.connections.changed(project.id, entry.planner.id).await;
+    app.registry_changed(project.id).await;
     Ok((StatusCode::CREATED, status_of(&app, entry).await))
 }
 
@@ -203,7 +203,7 @@ pub async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let entry = server(&app, &caller, removal.project.as_ref(), &reference).await?;
     app.hosting.remove(&entry).await?;
-    app.connections.changed(entry.planner.project_id, entry.planner.id).await;
+    app.registry_changed(entry.planner.project_id).await;
     if removal.delete_volumes {
         app.hosting.remove_volumes_of(&entry).await?;
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -117,9 +118,9 @@ fn answered(outcome: Result<Response, ApiError>) -> Response {
 
 async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) -> Result<Response, ApiError> {
     require_json(request.headers())?;
-    let headers = request.headers().clone();
+    let (Parts { headers, .. }, body) = request.into_parts();
     let limits = BodyLimits { bytes_max: app.settings.body_bytes_max, timeout: app.settings.body_timeout };
-    let body = read_body(request, limits).await?;
+    let body = read_body(Request::new(body), limits).await?;
     let message = match FromClient::parse(&body) {
         Ok(message) => message,
         Err(error) => return Ok(refused(&error)),
@@ -341,10 +342,10 @@ fn event(stream: u64, number: u64, message: &[u8]) -> Bytes {
 }
 
 impl McpUser {
-    fn owner(&self) -> String {
+    fn owner(&self) -> Option<uuid::Uuid> {
         match self {
-            Self::Token(caller) => caller.id(),
-            Self::Anybody => String::new(),
+            Self::Token(caller) => Some(caller.id()),
+            Self::Anybody => None,
         }
     }
 

@@ -71,9 +71,7 @@ pub async fn install(
         }
         InstallError::Store(error) => error.into(),
     })?;
-    for id in installed.changed.iter().chain(&installed.removed) {
-        app.connections.changed(project.id, *id).await;
-    }
+    app.registry_changed(project.id).await;
     tracing::info!(product.id = %installed.product, "product {} of project {} installed", new.name, project.name);
     let product = app.store.product(project.id, &Reference::Id(installed.product.0)).await?;
     let product = product.ok_or_else(|| gone(&new.name))?;
@@ -94,9 +92,8 @@ pub async fn remove(
     let Ok(wanted) = product.parse::<Reference>();
     let found = app.store.product(project.id, &wanted).await?.ok_or_else(|| gone(&product))?;
     let servers = app.store.delete_product(found.id).await?.ok_or_else(|| gone(&product))?;
-    for id in servers {
-        app.connections.changed(project.id, id).await;
-    }
+    servers.into_iter().for_each(|id| app.shelf.forget(id));
+    app.registry_changed(project.id).await;
     tracing::info!(product.id = %found.id, "product {} of project {} removed", found.name, project.name);
     Ok(StatusCode::NO_CONTENT)
 }

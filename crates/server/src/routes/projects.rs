@@ -104,7 +104,7 @@ pub async fn change(
         (Kind::Conflict, Some(name)) => name_taken(name),
         _ => error.into(),
     })?;
-    app.connections.project_changed(current.id).await;
+    app.registry_changed(current.id).await;
     Ok(Json(changed.ok_or_else(|| gone(&reference))?))
 }
 
@@ -131,7 +131,7 @@ pub async fn remove(
         return Err(gone(&reference));
     }
     app.hosting.rows_may_have_changed();
-    app.connections.project_changed(project.id).await;
+    app.registry_changed(project.id).await;
     tracing::info!(project.id = %project.id, "project {} deleted", project.name);
     Ok(StatusCode::NO_CONTENT)
 }
