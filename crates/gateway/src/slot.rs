@@ -287,8 +287,12 @@ impl Keeper {
 
     async fn connect(&mut self) -> Next {
         self.breaker.tries();
-        self.place.send_modify(|place| place.attempts += 1);
-        self.publish(Standing::Connecting);
+        self.place.send_modify(|place| {
+            // At once: a new number beside an old failure would tell who waits for this attempt of the one before.
+            place.attempts += 1;
+            place.standing = Standing::Connecting;
+            place.circuit = self.breaker.circuit();
+        });
         let dialling = timeout(self.rules.connect_timeout, self.dial.dial(&self.face, self.desk.clone()));
         let outcome = dialling.await.unwrap_or_else(|_| {
             let span = self.rules.connect_timeout.as_secs();
