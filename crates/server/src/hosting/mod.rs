@@ -221,10 +221,14 @@ impl Hosting {
 
     /// Forgets the server and ends it. Its volumes stay.
     pub(crate) async fn remove(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), ApiError> {
-        if !self.store.delete_hosted_server(entry.planner.id).await? {
-            return Err(gone(&entry.planner.name));
-        }
-        let asked = self.let_go(entry);
+        let asked = {
+            // Who settles has read the rows: a server that went in between would be taken in again.
+            let _one_at_a_time = self.settling.lock().await;
+            if !self.store.delete_hosted_server(entry.planner.id).await? {
+                return Err(gone(&entry.planner.name));
+            }
+            self.let_go(entry)
+        };
         let mut truth = entry.supervised.truth();
         // With a reason why it is not gone, such as an engine that is away, it goes on without whoever asked.
         let gone_or_not = truth.wait_for(|truth| truth.gone || truth.seen >= asked && truth.reason.is_some());

@@ -112,7 +112,7 @@ async fn what_is_asked_while_the_engine_is_away_is_answered_and_done_when_it_is_
 
     proxy.restore().await;
     host.until_only(&["stays", "restarts"]).await;
-    assert_eq!(host.status("stops").await["status"], "stopped");
+    host.until_status("stops", "stopped").await;
     for name in ["goes", "late"] {
         assert_eq!(host.app.get(&format!("{SERVERS}/{name}")).await.status, 404);
     }

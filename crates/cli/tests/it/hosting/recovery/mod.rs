@@ -123,7 +123,7 @@ async fn killed_while_a_server_stops(host: Host) {
     host.until_status("leaving", "stopping").await;
     let host = host.killed_and_started_again().await;
     host.until_only(&[]).await;
-    assert_eq!(host.status("leaving").await["status"], "stopped");
+    host.until_status("leaving", "stopped").await;
     host.post("leaving", "start").await;
     host.until_only(&["leaving"]).await;
     host.stop().await;
