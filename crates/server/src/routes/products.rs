@@ -92,7 +92,9 @@ pub async fn remove(
     let Ok(wanted) = product.parse::<Reference>();
     let found = app.store.product(project.id, &wanted).await?.ok_or_else(|| gone(&product))?;
     let servers = app.store.delete_product(found.id).await?.ok_or_else(|| gone(&product))?;
-    servers.into_iter().for_each(|id| app.shelf.forget(id));
+    for id in servers {
+        app.shelf.forget(id);
+    }
     app.registry_changed(project.id).await;
     tracing::info!(product.id = %found.id, "product {} of project {} removed", found.name, project.name);
     Ok(StatusCode::NO_CONTENT)
