@@ -112,12 +112,7 @@ impl Project {
         client: Option<Client<'_>>,
         recording: &mut Recording<'_>,
     ) -> Result<Reply, CallFailed> {
-        let known = self.catalogue().route(name).cloned();
-        let route = match known {
-            Some(route) => Some(route),
-            None => self.route(name).await,
-        };
-        let Some(route) = route else {
+        let Some(route) = self.route(name).await else {
             return Ok(Reply::Result(text_result(&format!("Unknown tool: {name}"), true)));
         };
         route.answerer.server_name().clone_into(&mut recording.server);

@@ -19,6 +19,7 @@ use std::time::Duration;
 use cofer_mcp::Face;
 use cofer_model::{CircuitState, Kind, Moment};
 use futures_util::FutureExt;
+use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -26,6 +27,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::breaker::{Breaker, BreakerRules};
 use crate::desk::Desk;
 use crate::dial::{Dial, DialError, Dialled};
+
+const LEVEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRules {
@@ -63,6 +66,15 @@ impl Connection {
     /// Whether the server said in its handshake that it has this.
     pub(crate) fn offers(&self, capability: &str) -> bool {
         self.dialled.hands.capabilities.as_ref().is_some_and(|all| all.get(capability).is_some())
+    }
+
+    /// How grave what it logs must be, for a server that logs at all.
+    pub(crate) async fn set_level(&self, level: &str) {
+        if self.offers("logging") {
+            let params = RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok();
+            // One that refuses says more than is wanted; who does not want it is not told.
+            let _ = self.dialled.pump.call_aside("logging/setLevel", params, LEVEL_TIMEOUT).await;
+        }
     }
 
     /// When it will have been unused for so long, if it is not used before.

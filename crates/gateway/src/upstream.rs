@@ -239,10 +239,9 @@ impl Upstream {
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.
-    fn take(&self, list: List, items: &Items) -> bool {
+    fn take(&self, list: List, items: &Items) {
         let kept = self.kept(list);
-        let changed = kept.get().is_none_or(|old| !same(&old, items));
-        if changed {
+        if kept.get().is_none_or(|old| !same(&old, items)) {
             kept.set(items.clone());
             let change = match list {
                 List::Tools => Change::Tools,
@@ -251,7 +250,6 @@ impl Upstream {
             };
             self.tell_project(change, (list == List::Tools).then_some(items));
         }
-        changed
     }
 
     fn tell_project(&self, change: Change, tools: Option<&Items>) {
@@ -300,9 +298,9 @@ impl Upstream {
         };
         for list in wanted {
             match lists::fetch(&connection.dialled.pump, &connection.dialled.hands, *list).await {
-                Ok(items) => _ = self.take(*list, &items),
+                Ok(items) => self.take(*list, &items),
                 Err(error) => {
-                    tracing::warn!(server.id = %self.entry.id, "server {} said that its lists changed, but: {error}", self.name());
+                    tracing::warn!(server.id = %self.entry.id, "the lists of server {} may have changed, but: {error}", self.name());
                 }
             }
         }
@@ -315,9 +313,8 @@ impl Upstream {
         let (level, subscriptions) = project.agreed(self, connection.desk.as_ref());
         tokio::spawn(async move {
             let pump = &connection.dialled.pump;
-            if let Some(level) = level.filter(|_| connection.offers("logging")) {
-                let params = RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok();
-                let _ = pump.call_aside("logging/setLevel", params, Duration::from_secs(10)).await;
+            if let Some(level) = level {
+                connection.set_level(level).await;
             }
             for uri in subscriptions {
                 let params = RawValue::from_string(format!("{{\"uri\":{}}}", raw::quoted(&uri))).ok();
@@ -344,14 +341,8 @@ impl Upstream {
             let Standing::Connected(connection) = &connection.standing else { continue };
             let Some(project) = self.project.upgrade() else { return };
             let (Some(level), _) = project.agreed(self, &connection.desk) else { continue };
-            if connection.offers("logging") {
-                let (connection, params) =
-                    (connection.clone(), RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok());
-                tokio::spawn(async move {
-                    let pump = &connection.dialled.pump;
-                    let _ = pump.call_aside("logging/setLevel", params, Duration::from_secs(10)).await;
-                });
-            }
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.set_level(level).await });
         }
     }
 

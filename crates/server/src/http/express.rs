@@ -91,9 +91,9 @@ impl Lane {
         let Ok(_permit) = app.requests.try_acquire() else { return too_busy(app).into_response() };
         match self {
             Self::Mcp { project } => {
-                let project = project.map(|project| match project.parse() {
-                    Ok(reference) => reference,
-                    Err::<Reference, _>(never) => match never {},
+                let project = project.map(|project| {
+                    let Ok(reference) = project.parse::<Reference>();
+                    reference
                 });
                 mcp::express(app, project, trace_id, request).await
             }

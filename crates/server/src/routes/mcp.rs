@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRef, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -119,8 +119,7 @@ fn answered(outcome: Result<Response, ApiError>) -> Response {
 async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) -> Result<Response, ApiError> {
     require_json(request.headers())?;
     let (Parts { headers, .. }, body) = request.into_parts();
-    let limits = BodyLimits { bytes_max: app.settings.body_bytes_max, timeout: app.settings.body_timeout };
-    let body = read_body(Request::new(body), limits).await?;
+    let body = read_body(Request::new(body), BodyLimits::from_ref(app)).await?;
     let message = match FromClient::parse(&body) {
         Ok(message) => message,
         Err(error) => return Ok(refused(&error)),
