@@ -3,7 +3,6 @@
 
 use crate::client::{Caller, load};
 use crate::figures::{median, row};
-use crate::process::sibling;
 use crate::served::Served;
 
 const ROUNDS: usize = 9;
@@ -11,7 +10,10 @@ const ROUND_SECONDS: f64 = 1.0;
 const PARAMS: &str = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
 const SESSIONS: u64 = 2000;
 const SERVERS: usize = 100;
+const FILLER_TOOLS: &str = "20";
 const LISTS: usize = 200;
+const REGISTERED: usize = 1000;
+const STARTS: usize = 5;
 
 pub async fn measure() {
     let cofer = Served::cofer().await;
@@ -21,10 +23,11 @@ pub async fn measure() {
     let cofer = Served::cofer().await;
     many_servers(&cofer).await;
     cofer.stop().await;
+    start_with_many().await;
 }
 
 async fn calls(cofer: &Served) {
-    cofer.register_external("echo", &sibling("misbehaving-mcp-server")).await;
+    cofer.register_external("echo", &[]).await;
     let proxy = Served::other("raw-proxy").await;
     for callers in [1, 16] {
         let (mut through_cofer, mut through_proxy) = (Vec::new(), Vec::new());
@@ -76,8 +79,9 @@ async fn idle_sessions(cofer: &Served) {
 }
 
 async fn many_servers(cofer: &Served) {
+    cofer.qualify_names().await;
     for number in 0..SERVERS {
-        cofer.register_external(&format!("s{number}"), &sibling("misbehaving-mcp-server")).await;
+        cofer.register_external(&format!("s{number}"), &["--tools", FILLER_TOOLS]).await;
     }
     let mut caller = client(cofer, "tools/list", "{}").await;
     caller.call().await;
@@ -88,7 +92,7 @@ async fn many_servers(cofer: &Served) {
     let p50 = crate::figures::median_micros(&times) / 1000.0;
     let bytes = caller.received_bytes();
     row(
-        &format!("gateway, tools/list over {SERVERS} servers, warm"),
+        &format!("gateway, tools/list over {SERVERS} servers of {FILLER_TOOLS} tools and more, warm"),
         &format!("p50 {p50:.2} ms ({bytes} bytes)"),
         "aim < 3 ms",
     );
@@ -100,4 +104,23 @@ async fn many_servers(cofer: &Served) {
         &format!("{memory:.1} MiB"),
         "aim < 60 MB",
     );
+}
+
+/// From the start of the program to the answer to a client's first request.
+async fn start_with_many() {
+    let cofer = Served::cofer().await;
+    for number in 0..REGISTERED {
+        cofer.register_external(&format!("s{number}"), &[]).await;
+    }
+    let mut data = cofer.stop().await;
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let began = std::time::Instant::now();
+        let cofer = Served::cofer_on(data).await;
+        cofer.open_session().await;
+        times.push(began.elapsed().as_secs_f64() * 1000.0);
+        data = cofer.stop().await;
+    }
+    let figure = format!("{:.0} ms", median(times));
+    row(&format!("gateway, start to first answer, {REGISTERED} servers registered"), &figure, "aim < 300 ms");
 }

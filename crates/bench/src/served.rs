@@ -42,12 +42,22 @@ impl Served {
         Self::started(command, tempfile::tempdir().expect("a directory")).await
     }
 
-    pub async fn register_external(&self, name: &str, program: &std::path::Path) {
-        let body = json!({"name": name, "transport": "stdio", "config": {"command": program}});
+    /// Our own trivial server, as a child.
+    pub async fn register_external(&self, name: &str, args: &[&str]) {
+        let config = json!({"command": sibling("misbehaving-mcp-server"), "args": args});
+        let body = json!({"name": name, "transport": "stdio", "config": config});
         let url = format!("http://{}/api/v1/projects/default/mcp-servers", self.address);
         let answer =
             self.http.post(url).bearer_auth(&self.token).json(&body).send().await.expect("an answer");
         assert_eq!(answer.status().as_u16(), 201, "{}", answer.text().await.unwrap_or_default());
+    }
+
+    /// From now on every tool is called after its server, so that servers alike have tools that are not.
+    pub async fn qualify_names(&self) {
+        let url = format!("http://{}/api/v1/projects/default", self.address);
+        let request = self.http.patch(url).bearer_auth(&self.token).json(&json!({"namespacing": "always"}));
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200, "{}", answer.text().await.unwrap_or_default());
     }
 
     /// The id of a new client's session.

@@ -1,7 +1,7 @@
 //! The record of tool calls: written in batches, read newest first.
 //!
-//! A batch is one statement, because there are many calls and each commit waits for the disk. It may be written again after an
-//! answer that never came: a call that is there already is left as it is.
+//! A batch is one transaction of few statements, because there are many calls and each commit waits for the disk. It may be written
+//! again after an answer that never came: a call that is there already is left as it is.
 //!
 //! On SQLite the statement of every day binds each value, which is twice as fast as anything that looks up projects and runs on
 //! the way. Where one of those is gone, the database refuses the batch as a whole, and the forgiving statement takes over.
@@ -89,21 +89,17 @@ macro_rules! select {
 }
 
 impl Store {
-    /// Writes a batch down, in one statement up to 256, and says how many were new. Calls of projects that are gone are dropped;
-    /// one of a run that is not there (any more) is kept without it.
+    /// Writes a batch down, all or nothing, and says how many were new. Calls of projects that are gone are dropped; one of a run
+    /// that is not there (any more) is kept without it.
     pub async fn record_calls(&self, records: &[ToolCallRecord]) -> Result<u64, StoreError> {
         self.check_file()?;
-        let mut written = 0;
-        for batch in records.chunks(WRITTEN_AT_ONCE) {
-            written += match &self.pool {
-                Pool::Sqlite(db) => within(STATEMENT_DEADLINE, write_on_sqlite(db, batch)).await?,
-                Pool::Postgres(db) => {
-                    let write = Columns::of(batch).bind_to(sqlx::query(ON_POSTGRES)).execute(db);
-                    within(STATEMENT_DEADLINE, write).await?.rows_affected()
-                }
-            };
+        match &self.pool {
+            Pool::Sqlite(db) => within(STATEMENT_DEADLINE, write_on_sqlite(db, records)).await,
+            Pool::Postgres(db) => {
+                let write = Columns::of(records).bind_to(sqlx::query(ON_POSTGRES)).execute(db);
+                Ok(within(STATEMENT_DEADLINE, write).await?.rows_affected())
+            }
         }
-        Ok(written)
     }
 
     /// Calls of a project, newest first, from behind the cursor on.
@@ -158,14 +154,22 @@ fn end_of_time() -> Moment {
     Moment::now().after(std::time::Duration::MAX)
 }
 
-async fn write_on_sqlite(db: &SqlitePool, batch: &[ToolCallRecord]) -> sqlx::Result<u64> {
-    let done = match bound(batch).build().persistent(batch.len() == WRITTEN_AT_ONCE).execute(db).await {
-        Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
-            sqlx::query(FORGIVING).bind(as_json(batch)).execute(db).await
-        }
-        done => done,
-    };
-    done.map(|done| done.rows_affected())
+async fn write_on_sqlite(db: &SqlitePool, records: &[ToolCallRecord]) -> sqlx::Result<u64> {
+    let mut transaction = db.begin().await?;
+    let mut written = 0;
+    for batch in records.chunks(WRITTEN_AT_ONCE) {
+        let insert =
+            bound(batch).build().persistent(batch.len() == WRITTEN_AT_ONCE).execute(&mut *transaction);
+        let done = match insert.await {
+            Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
+                sqlx::query(FORGIVING).bind(as_json(batch)).execute(&mut *transaction).await
+            }
+            done => done,
+        };
+        written += done?.rows_affected();
+    }
+    transaction.commit().await?;
+    Ok(written)
 }
 
 fn bound(batch: &[ToolCallRecord]) -> QueryBuilder<Sqlite> {

@@ -101,6 +101,10 @@ fn recipe(ecosystem: Ecosystem, package: &str, base: &str) -> ImageRecipe {
                 "--omit=dev",
                 "--no-audit",
                 "--no-fund",
+                // Its own patience with a registry that has fallen silent is five minutes.
+                "--fetch-timeout=30000",
+                "--fetch-retries=5",
+                "--fetch-retry-mintimeout=1000",
                 package
             ]),
             json!(["node", "/opt/mcp/link", name]),
