@@ -158,8 +158,8 @@ async fn write_on_sqlite(db: &SqlitePool, records: &[ToolCallRecord]) -> sqlx::R
     let mut transaction = db.begin().await?;
     let mut written = 0;
     for batch in records.chunks(WRITTEN_AT_ONCE) {
-        let insert =
-            bound(batch).build().persistent(batch.len() == WRITTEN_AT_ONCE).execute(&mut *transaction);
+        let mut insert = bound(batch);
+        let insert = insert.build().persistent(batch.len() == WRITTEN_AT_ONCE).execute(&mut *transaction);
         let done = match insert.await {
             Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => {
                 sqlx::query(FORGIVING).bind(as_json(batch)).execute(&mut *transaction).await
