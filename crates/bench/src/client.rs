@@ -9,6 +9,8 @@ pub struct Caller {
     connection: TcpStream,
     request: Vec<u8>,
     received: Vec<u8>,
+    /// How long the answer will be, once its head is there.
+    expected: Option<usize>,
 }
 
 impl Caller {
@@ -26,13 +28,14 @@ impl Caller {
              {headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        Self { connection, request: request.into_bytes(), received: Vec::new() }
+        Self { connection, request: request.into_bytes(), received: Vec::new(), expected: None }
     }
 
     pub async fn call(&mut self) -> Duration {
         let began = Instant::now();
         self.connection.write_all(&self.request).await.expect("the request is sent");
         self.received.clear();
+        self.expected = None;
         while !self.is_whole() {
             let read = self.connection.read_buf(&mut self.received).await.expect("an answer");
             assert!(read > 0, "the connection ended");
@@ -46,13 +49,20 @@ impl Caller {
         self.received.len()
     }
 
-    fn is_whole(&self) -> bool {
+    fn is_whole(&mut self) -> bool {
+        if self.expected.is_none() {
+            self.expected = self.announced();
+        }
+        self.expected.is_some_and(|bytes| self.received.len() >= bytes)
+    }
+
+    fn announced(&self) -> Option<usize> {
         let text = String::from_utf8_lossy(&self.received);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+        let (head, _) = text.split_once("\r\n\r\n")?;
         let length = head
             .lines()
             .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-        body.len() >= length.unwrap_or(0_usize)
+        Some(head.len() + 4 + length.unwrap_or(0_usize))
     }
 }
 

@@ -54,15 +54,22 @@ pub struct ListedTool {
     pub shadowed_by: Option<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Catalogue {
     routes: HashMap<String, Route>,
     pub tools: Vec<ListedTool>,
-    /// `[…]` of each page.
-    pages: Vec<String>,
+    /// The answer to `tools/list`, page by page.
+    pages: Vec<Box<RawValue>>,
     pub warnings: Vec<String>,
     /// How many servers' lists it is made of.
     pub listed: usize,
+}
+
+impl Default for Catalogue {
+    fn default() -> Self {
+        let (routes, tools, warnings) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { routes, tools, pages: pages(&[]), warnings, listed: 0 }
+    }
 }
 
 impl Catalogue {
@@ -94,7 +101,7 @@ impl Catalogue {
             catalogue.add(answerer, &tools[offer.item], offer, &answerers, &mut offered);
         }
         catalogue.add_disabled(&answerers);
-        catalogue.pages = offered.chunks(PAGE_TOOLS).map(|page| format!("[{}]", page.join(","))).collect();
+        catalogue.pages = pages(&offered);
         catalogue
     }
 
@@ -141,26 +148,36 @@ impl Catalogue {
 
     /// Whether clients see the same.
     pub(crate) fn offers_the_same(&self, other: &Self) -> bool {
-        self.pages == other.pages
+        let (ours, theirs) = (self.pages.iter(), other.pages.iter());
+        ours.map(|page| page.get()).eq(theirs.map(|page| page.get()))
     }
 
     pub(crate) fn route(&self, name: &str) -> Option<&Route> {
         self.routes.get(name)
     }
 
-    /// The tools of a page, and the cursor of the next one. `None` for a cursor that is none of ours.
-    pub(crate) fn page(&self, cursor: Option<&str>) -> Option<(&str, Option<String>)> {
+    /// A page, with the cursor of the next one. `None` for a cursor that is none of ours.
+    pub(crate) fn page(&self, cursor: Option<&str>) -> Option<&RawValue> {
         let number = match cursor {
             None => 0,
             Some(cursor) => cursor.strip_prefix("page-")?.parse::<usize>().ok()?,
         };
-        let next = (number + 1 < self.pages.len()).then(|| format!("page-{}", number + 1));
-        match self.pages.get(number) {
-            Some(page) => Some((page, next)),
-            None if number == 0 => Some(("[]", None)),
-            None => None,
-        }
+        self.pages.get(number).map(|page| &**page)
     }
+}
+
+/// One page at least.
+fn pages(offered: &[String]) -> Vec<Box<RawValue>> {
+    let last = offered.len().saturating_sub(1) / PAGE_TOOLS;
+    let page = |number: usize| {
+        let tools = offered.chunks(PAGE_TOOLS).nth(number).unwrap_or_default().join(",");
+        let next =
+            if number < last { format!(",\"nextCursor\":\"page-{}\"", number + 1) } else { String::new() };
+        // Made of what was JSON before.
+        RawValue::from_string(format!("{{\"tools\":[{tools}]{next}}}"))
+            .unwrap_or_else(|_| RawValue::NULL.to_owned())
+    };
+    (0..=last).map(page).collect()
 }
 
 fn natives_first(natives: &[Arc<Native>]) -> impl Iterator<Item = (Answerer, Items)> {

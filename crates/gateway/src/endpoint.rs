@@ -234,8 +234,9 @@ impl Request {
         self.session.note_listed();
         // Read after that, so that whatever changes later is told.
         let catalogue = self.project.catalogue();
-        let (page, next) = catalogue.page(cursor.as_deref()).ok_or_else(no_such_cursor)?;
-        listing("tools", page, next.as_deref(), &missing)
+        let page = catalogue.page(cursor.as_deref()).ok_or_else(no_such_cursor)?;
+        let told = missing_meta(&missing).and_then(|meta| raw::with_new(page, "_meta", meta.get()));
+        Ok(Reply::Result(told.unwrap_or_else(|| page.to_owned())))
     }
 
     async fn list_prompts(&self) -> Answer {
@@ -251,7 +252,7 @@ impl Request {
             renamed.map_or_else(|| prompt.raw.get().to_owned(), |prompt| prompt.get().to_owned())
         });
         let page = format!("[{}]", items.collect::<Vec<_>>().join(","));
-        listing("prompts", &page, None, &missing)
+        listing("prompts", &page, &missing)
     }
 
     async fn list_resources(&self, list: List) -> Answer {
@@ -267,7 +268,7 @@ impl Request {
                 }
             }
         }
-        listing(list.field(), &format!("[{}]", items.join(",")), None, &missing)
+        listing(list.field(), &format!("[{}]", items.join(",")), &missing)
     }
 
     fn no_cursor(&self) -> Result<(), RpcError> {
@@ -442,11 +443,10 @@ fn no_such_cursor() -> RpcError {
     RpcError::new(INVALID_PARAMS, "this cursor is none of ours, or is too old; begin again without one")
 }
 
-/// A page of a list, and who is missing from it.
-fn listing(field: &str, page: &str, next: Option<&str>, missing: &[Missing]) -> Answer {
-    let next = next.map(|next| format!(",\"nextCursor\":{}", raw::quoted(next))).unwrap_or_default();
+/// A whole list, and who is missing from it.
+fn listing(field: &str, items: &str, missing: &[Missing]) -> Answer {
     let meta = missing_meta(missing).map(|meta| format!(",\"_meta\":{meta}")).unwrap_or_default();
-    RawValue::from_string(format!("{{\"{field}\":{page}{next}{meta}}}"))
+    RawValue::from_string(format!("{{\"{field}\":{items}{meta}}}"))
         .map(Reply::Result)
         .map_err(|_| RpcError::new(INTERNAL_ERROR, "the list could not be written"))
 }

@@ -49,7 +49,7 @@ pub struct Session {
 #[derive(Debug)]
 struct Open {
     questions: HashMap<u64, Question>,
-    calls: HashMap<String, CancellationToken>,
+    calls: HashMap<Arc<str>, CancellationToken>,
     streams: VecDeque<Arc<Outbox>>,
     subscriptions: HashSet<String>,
     last_used: Instant,
@@ -133,9 +133,13 @@ impl Session {
         if open.calls.contains_key(id.get()) {
             return None;
         }
-        let cancelled = self.closed.child_token();
-        open.calls.insert(id.get().to_owned(), cancelled.clone());
-        Some(Underway { session: self.clone(), id: id.get().to_owned(), cancelled })
+        let cancelled = CancellationToken::new();
+        if self.is_closed() {
+            cancelled.cancel();
+        }
+        let id: Arc<str> = id.get().into();
+        open.calls.insert(id.clone(), cancelled.clone());
+        Some(Underway { session: self.clone(), id, cancelled })
     }
 
     pub(crate) fn cancel_call(&self, id: &str) {
@@ -245,7 +249,13 @@ impl Session {
     pub(crate) fn close(&self) {
         self.closed.cancel();
         self.general.end();
-        let questions = std::mem::take(&mut self.open().questions);
+        let (questions, calls) = {
+            let mut open = self.open();
+            (std::mem::take(&mut open.questions), std::mem::take(&mut open.calls))
+        };
+        for cancelled in calls.values() {
+            cancelled.cancel();
+        }
         // Each tells its server that nobody is there any more; not under our lock.
         drop(questions);
     }
@@ -281,7 +291,7 @@ impl Drop for Reading {
 #[derive(Debug)]
 pub(crate) struct Underway {
     session: Arc<Session>,
-    id: String,
+    id: Arc<str>,
     pub cancelled: CancellationToken,
 }
 

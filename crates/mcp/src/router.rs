@@ -24,6 +24,8 @@ const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 const ANSWERS_WAITING_MAX: usize = 256;
 /// Questions of one server that wait for their answers, which a person may have to give.
 const QUESTIONS_MAX: usize = 256;
+/// So many bytes are written at once where there are as many lines, and no more is begun.
+const WRITTEN_TOGETHER: usize = 64 << 10;
 /// How long answers that are already on their way up are waited for when nothing can be sent down any more.
 const LAST_ANSWERS_GRACE: Duration = Duration::from_secs(1);
 
@@ -45,11 +47,13 @@ pub(crate) struct Router<R, W> {
     asides: VecDeque<Vec<u8>>,
     /// Who need not wait for a turn.
     asked_aside: VecDeque<Call>,
-    /// What is left of the line that is being written.
+    /// What is left of the lines that are being written.
     writing: Bytes,
     in_flight: HashMap<u64, Waiter>,
     /// How many of those were asked aside.
     in_flight_aside: usize,
+    /// Nobody wants anything of the server any more.
+    is_closing: bool,
 }
 
 /// Everything that may happen.
@@ -85,11 +89,18 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             writing: Bytes::new(),
             in_flight: HashMap::new(),
             in_flight_aside: 0,
+            is_closing: false,
         }
     }
 
     pub(crate) async fn run(mut self) -> Ended {
         let end = loop {
+            if self.writing.is_empty() && self.has_next() {
+                self.wait_for_company().await;
+            }
+            if self.is_closing {
+                break Ended::Closed;
+            }
             if self.writing.is_empty() {
                 self.begin_next();
             }
@@ -102,11 +113,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             match cause {
                 Cause::Line(Ok(Some(line))) => self.take(line),
                 Cause::Line(Ok(None) | Err(_)) => break Ended::Stdout,
-                Cause::Command(Some(Command::Call(call))) => self.queue(call),
-                Cause::Command(Some(Command::LetGo(ticket))) => self.let_go(ticket),
-                Cause::Command(Some(Command::Say(line))) => self.asides.push_back(line),
-                Cause::Command(Some(Command::Listen(ear))) => self.ear = Some(ear),
-                Cause::Command(Some(Command::Close) | None) => break Ended::Closed,
+                Cause::Command(Some(command)) => self.obey(command),
+                Cause::Command(None) => self.is_closing = true,
                 Cause::Written(Ok(bytes)) if bytes > 0 => self.writing.advance(bytes),
                 Cause::Written(_broken) => {
                     self.take_last_answers().await;
@@ -129,6 +137,16 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         let _ = tokio::time::timeout(LAST_ANSWERS_GRACE, read).await;
     }
 
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Call(call) => self.queue(call),
+            Command::LetGo(ticket) => self.let_go(ticket),
+            Command::Say(line) => self.asides.push_back(line),
+            Command::Listen(ear) => self.ear = Some(ear),
+            Command::Close => self.is_closing = true,
+        }
+    }
+
     fn queue(&mut self, call: Call) {
         match call.waiter.permit {
             Some(_) => self.line.push_back(call),
@@ -140,19 +158,44 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         !self.line.is_empty() && self.in_flight.len() - self.in_flight_aside < self.limits.in_flight_max
     }
 
-    /// The next line to be written, if anything may be: asides first, then whoever's turn it is.
+    /// Whether anything may be written.
+    fn has_next(&self) -> bool {
+        !self.asides.is_empty() || !self.asked_aside.is_empty() || self.has_turn()
+    }
+
+    /// Where several call at once, whoever is about to is let in first: one write for all of them wakes the server once. One who calls
+    /// alone is not kept waiting.
+    async fn wait_for_company(&mut self) {
+        if !self.in_flight.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
+        }
+    }
+
+    /// The next lines to be written, as many as go together.
     fn begin_next(&mut self) {
+        let Some(mut lines) = self.next_line() else { return };
+        while lines.len() < WRITTEN_TOGETHER
+            && let Some(line) = self.next_line()
+        {
+            lines.extend_from_slice(&line);
+        }
+        self.writing = lines.into();
+    }
+
+    /// Asides first, then whoever's turn it is.
+    fn next_line(&mut self) -> Option<Vec<u8>> {
         if let Some(line) = self.asides.pop_front() {
-            self.writing = line.into();
-            return;
+            return Some(line);
         }
         let aside = self.asked_aside.pop_front();
-        let next = aside.or_else(|| if self.has_turn() { self.line.pop_front() } else { None });
-        if let Some(call) = next {
-            self.in_flight_aside += usize::from(call.waiter.permit.is_none());
-            self.writing = message::request(call.ticket, &call.method, call.params.as_deref()).into();
-            self.in_flight.insert(call.ticket, call.waiter);
-        }
+        let call = aside.or_else(|| if self.has_turn() { self.line.pop_front() } else { None })?;
+        self.in_flight_aside += usize::from(call.waiter.permit.is_none());
+        let line = message::request(call.ticket, &call.method, call.params.as_deref());
+        self.in_flight.insert(call.ticket, call.waiter);
+        Some(line)
     }
 
     fn take(&mut self, line: Line) {

@@ -263,15 +263,15 @@ impl Columns {
             columns.ids.push(record.id.0);
             columns.projects.push(record.project_id.0);
             columns.runs.push(record.run_id.map(|run| run.0));
-            columns.tools.push(without_nul(&record.tool_name));
-            columns.servers.push(without_nul(&record.server));
-            columns.inputs.push(record.input.as_deref().map(without_nul));
-            columns.outputs.push(record.output.as_deref().map(without_nul));
+            columns.tools.push(kept(&record.tool_name));
+            columns.servers.push(kept(&record.server));
+            columns.inputs.push(record.input.as_deref().map(kept));
+            columns.outputs.push(record.output.as_deref().map(kept));
             columns.statuses.push(record.status.as_str());
             columns.durations.push(record.duration_ms);
             columns.steps.push(record.step_number);
-            columns.callers.push(record.caller.as_deref().map(without_nul));
-            columns.traces.push(record.trace_id.as_deref().map(without_nul));
+            columns.callers.push(record.caller.as_deref().map(kept));
+            columns.traces.push(record.trace_id.as_deref().map(kept));
             columns.times.push(record.created_at.into());
         }
         columns
@@ -293,4 +293,8 @@ impl Columns {
             .bind(self.traces)
             .bind(self.times)
     }
+}
+
+fn kept(text: &str) -> String {
+    without_nul(text).into_owned()
 }

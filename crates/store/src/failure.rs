@@ -1,6 +1,7 @@
 //! What a database's failures mean: to whoever starts Cofer ([`OpenError`]) and to whoever asks it something
 //! ([`StoreError`]). Codes of SQLite and PostgreSQL are known here only.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,6 +174,6 @@ pub(crate) fn is_missing_table(error: &sqlx::Error) -> bool {
 }
 
 /// PostgreSQL keeps no NUL in a text, and what servers say may have one.
-pub(crate) fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
+    if text.as_bytes().contains(&0) { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }

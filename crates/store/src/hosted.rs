@@ -240,11 +240,10 @@ impl Store {
                 .bind(seen.runs)
                 .bind(seen.restart_count)
                 .bind(seen.last_crash.map(Stored))
-                .bind(
-                    seen.last_exit
-                        .clone()
-                        .map(|exit| Json(LastExit { stderr_tail: without_nul(&exit.stderr_tail), ..exit }))
-                )
+                .bind(seen.last_exit.clone().map(|exit| Json(LastExit {
+                    stderr_tail: without_nul(&exit.stderr_tail).into_owned(),
+                    ..exit
+                })))
                 .bind(seen.sandbox.as_ref().map(Json))
                 .bind(provider.map(ProviderName::as_str))
         )?;
@@ -325,11 +324,12 @@ impl Store {
 
 fn all_without_nul(value: Value) -> Value {
     match value {
-        Value::String(text) => Value::String(without_nul(&text)),
+        Value::String(text) => Value::String(without_nul(&text).into_owned()),
         Value::Array(values) => values.into_iter().map(all_without_nul).collect(),
-        Value::Object(fields) => {
-            fields.into_iter().map(|(name, value)| (without_nul(&name), all_without_nul(value))).collect()
-        }
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (without_nul(&name).into_owned(), all_without_nul(value)))
+            .collect(),
         value => value,
     }
 }

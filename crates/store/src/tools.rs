@@ -123,5 +123,7 @@ impl Store {
 /// Each name once, with its place in the list.
 fn by_name(tools: &[ListedTool]) -> BTreeMap<String, (i64, String)> {
     let placed = (0_i64..).zip(tools);
-    placed.map(|(at, tool)| (without_nul(&tool.name), (at, without_nul(&tool.tool)))).collect()
+    placed
+        .map(|(at, tool)| (without_nul(&tool.name).into_owned(), (at, without_nul(&tool.tool).into_owned())))
+        .collect()
 }

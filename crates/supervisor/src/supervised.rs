@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub hint: Notify,
     pub logs: Arc<LogBook>,
     pub notifications: broadcast::Sender<Arc<Notification>>,
-    usage: UsageDesk,
+    usage: Arc<UsageDesk>,
     timeouts: Mutex<TimeoutsTold>,
     history: History,
 }
@@ -103,7 +103,7 @@ impl Supervised {
             hint: Notify::new(),
             logs: Arc::new(LogBook::new(rules.log_lines_max, rules.log_bytes_max)),
             notifications: Pump::publisher(),
-            usage: UsageDesk::default(),
+            usage: Arc::default(),
             timeouts: Mutex::default(),
             history: history.clone(),
         });
@@ -178,7 +178,7 @@ impl Supervised {
         self.shared.notifications.subscribe()
     }
 
-    /// What it uses; `None` when it does not run or the engine does not say. Answers within about a second.
+    /// What it uses; `None` when it does not run or the engine has not said. Answers soon, if need be with what was so before.
     pub async fn usage(&self) -> Option<UsageNow> {
         let live = self.stage.borrow().live.clone()?;
         self.shared.usage.ask(&live).await

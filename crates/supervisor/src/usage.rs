@@ -1,16 +1,19 @@
-//! What a server uses, asked for rarely however often it is read.
+//! What a server uses, asked for rarely however often it is read, and not waited for long: an engine that is busy with other servers
+//! answers late, and whoever wants to know how all servers do is told what was known before.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofer_sandbox::{SandboxId, Usage};
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::live::Live;
 
 /// An engine is not asked more often than this for one server.
 const FRESH: Duration = Duration::from_secs(2);
-const DEADLINE: Duration = Duration::from_secs(1);
+/// How long who reads waits for the engine, which goes on being asked.
+const PATIENCE: Duration = Duration::from_millis(200);
+const DEADLINE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UsageNow {
@@ -26,9 +29,10 @@ pub struct UsageNow {
 #[derive(Debug, Default)]
 pub(crate) struct UsageDesk {
     last: Mutex<Option<Last>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Last {
     of: SandboxId,
     asked_at: Instant,
@@ -38,38 +42,45 @@ struct Last {
 }
 
 impl UsageDesk {
-    pub(crate) async fn ask(&self, live: &Live) -> Option<UsageNow> {
-        let mut last = self.last.lock().await;
-        let before = last.take().filter(|last| last.of == live.sandbox);
-        if let Some(fresh) = before.as_ref().filter(|last| last.asked_at.elapsed() < FRESH) {
-            let usage = fresh.usage;
-            *last = before;
-            return usage;
+    pub(crate) async fn ask(self: &Arc<Self>, live: &Arc<Live>) -> Option<UsageNow> {
+        if !self.is_fresh(live) {
+            let (desk, live) = (self.clone(), live.clone());
+            let asking = tokio::spawn(async move { desk.ask_engine(&live).await });
+            // It ends by itself, and is told next time.
+            let _ = timeout(PATIENCE, asking).await;
         }
+        self.last_of(live).and_then(|last| last.usage)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last_of(&self, live: &Live) -> Option<Last> {
+        self.last().clone().filter(|last| last.of == live.sandbox)
+    }
+
+    fn is_fresh(&self, live: &Live) -> bool {
+        self.last_of(live).is_some_and(|last| last.asked_at.elapsed() < FRESH)
+    }
+
+    async fn ask_engine(&self, live: &Live) {
+        let _turn = self.turn.lock().await;
+        if self.is_fresh(live) {
+            return;
+        }
+        let before = self.last_of(live);
         let earlier = before.as_ref().map_or(live.born_at.map(|at| (at, 0)), |last| last.sampled);
         let asked_at = Instant::now();
         let answer = timeout(DEADLINE, live.provider.usage(&live.sandbox)).await;
-        let next = match answer {
+        let (sampled, usage) = match answer {
             Ok(Ok(usage)) => {
                 let now = Instant::now();
-                let usage_now = read(&usage, now, earlier);
-                Last {
-                    of: live.sandbox.clone(),
-                    asked_at,
-                    sampled: Some((now, usage.cpu_nanos)),
-                    usage: Some(usage_now),
-                }
+                (Some((now, usage.cpu_nanos)), Some(read(&usage, now, earlier)))
             }
-            Ok(Err(_)) | Err(_) => Last {
-                of: live.sandbox.clone(),
-                asked_at,
-                sampled: earlier,
-                usage: before.and_then(|last| last.usage),
-            },
+            Ok(Err(_)) | Err(_) => (earlier, before.and_then(|last| last.usage)),
         };
-        let usage = next.usage;
-        *last = Some(next);
-        usage
+        *self.last() = Some(Last { of: live.sandbox.clone(), asked_at, sampled, usage });
     }
 }
 

@@ -34,10 +34,9 @@ fn server(name: &str, tools: &[&str], disabled: &[&str]) -> (Arc<Upstream>, Opti
 }
 
 fn names(catalogue: &Catalogue) -> Vec<String> {
-    let (page, next) = catalogue.page(None).unwrap();
-    assert_eq!(next, None);
-    let tools: Vec<Value> = serde_json::from_str(page).unwrap();
-    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    let page: Value = serde_json::from_str(catalogue.page(None).unwrap().get()).unwrap();
+    assert_eq!(page.get("nextCursor"), None);
+    page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
 fn whose(catalogue: &Catalogue, name: &str) -> Option<(String, String)> {
@@ -57,7 +56,7 @@ fn the_later_server_answers_and_the_other_is_reached_by_its_qualified_name() {
     assert_eq!((catalogue.tools.len(), catalogue.warnings.len()), (2, 1), "people see both, and are warned");
     let apart = Catalogue::make(&servers, &[], Namespacing::Conflict);
     assert_eq!(names(&apart), ["a__read", "b__read"]);
-    assert_eq!(apart.page(None).unwrap().0, r#"[{"name":"a__read","x":1},{"name":"b__read"}]"#);
+    assert_eq!(apart.page(None).unwrap().get(), r#"{"tools":[{"name":"a__read","x":1},{"name":"b__read"}]}"#);
     assert!(!catalogue.offers_the_same(&apart));
 }
 
@@ -88,14 +87,14 @@ fn long_lists_come_in_pages_and_a_cursor_of_somebody_elses_is_none() {
     let catalogue = Catalogue::make(&[server("a", &tools, &[])], &[], Namespacing::Off);
     let (mut seen, mut cursor) = (0, None::<String>);
     loop {
-        let (page, next) = catalogue.page(cursor.as_deref()).unwrap();
-        seen += serde_json::from_str::<Vec<Value>>(page).unwrap().len();
-        match next {
-            Some(next) => cursor = Some(next),
+        let page: Value = serde_json::from_str(catalogue.page(cursor.as_deref()).unwrap().get()).unwrap();
+        seen += page["tools"].as_array().unwrap().len();
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
             None => break,
         }
     }
     assert_eq!(seen, 4001);
     assert!(catalogue.page(Some("page-9")).is_none() && catalogue.page(Some("from-1")).is_none());
-    assert_eq!(Catalogue::default().page(None), Some(("[]", None)));
+    assert_eq!(Catalogue::default().page(None).unwrap().get(), r#"{"tools":[]}"#);
 }
