@@ -16,6 +16,7 @@ use crate::native::text_result;
 use crate::outbox::Outbox;
 use crate::project::Project;
 use crate::record::{Recorder, Taken};
+use crate::rounds::{Clock, rounds};
 use crate::session::Session;
 use crate::slot::Unreached;
 use crate::upstream::Upstream;
@@ -154,8 +155,15 @@ impl Project {
         let (params, token) = with_own_token(params, number, client.is_some());
         let _entered = client
             .map(|client| connection.desk.enter(number, client.session, client.stream, token.as_deref()));
-        let left = deadline.saturating_duration_since(Instant::now());
-        let reply = connection.dialled.pump.call(method, params, left).await;
+        let clock = Clock { deadline, timeout, session: client.map(|client| &**client.session) };
+        let reply = if connection.dialled.is_standalone() {
+            rounds(&connection.dialled, method, params, client, clock).await
+        } else {
+            if let Some(level) = client.and_then(|client| client.session.level_of_request()) {
+                connection.at_least_as_chatty(level).await;
+            }
+            clock.wait(connection.dialled.pump.call_patiently(method, params)).await
+        };
         reply.map_err(|error| CallFailed::unanswered(server, error, timeout))
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cofer_mcp::mirror::Mirrored;
 use cofer_mcp::raw;
 use cofer_model::Namespacing;
 use serde_json::value::RawValue;
@@ -39,6 +40,8 @@ pub(crate) struct Route {
     pub answerer: Answerer,
     /// What the server itself calls it.
     pub name: Arc<str>,
+    /// Arguments that its calls repeat in headers.
+    pub mirrored: Arc<[Mirrored]>,
 }
 
 /// A tool, for people.
@@ -113,7 +116,8 @@ impl Catalogue {
         answerers: &[(Answerer, Items)],
         offered: &mut Vec<String>,
     ) {
-        let route = Route { answerer: answerer.clone(), name: tool.key.as_str().into() };
+        let mirrored = tool.mirrored.clone();
+        let route = Route { answerer: answerer.clone(), name: tool.key.as_str().into(), mirrored };
         let qualified = names::qualified(answerer.server_name(), &tool.key);
         self.routes.entry(qualified).or_insert_with(|| route.clone());
         let shadowed_by = offer.shadowed_by.map(|by| answerers[by].0.server_name().to_owned());

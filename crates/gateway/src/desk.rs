@@ -161,12 +161,12 @@ impl Ear for Desk {
             Place::Client(session) => session.ask(&session.general, question),
             Place::Nobody if question.method == "roots/list" => {
                 let none = RawValue::from_string(r#"{"roots":[]}"#.to_owned());
-                question.answer(&Reply::Result(none.unwrap_or_else(|_| RawValue::NULL.to_owned())));
+                question.answer(Reply::Result(none.unwrap_or_else(|_| RawValue::NULL.to_owned())));
             }
             Place::Nobody | Place::Several => {
                 let why =
                     "it cannot be told which client this is for; from now on each has a session of its own";
-                question.answer(&Reply::Error(RpcError::new(INTERNAL_ERROR, why)));
+                question.answer(Reply::Error(RpcError::new(INTERNAL_ERROR, why)));
             }
         }
     }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_mcp::{Ear, Face, Handshake, Pump};
+use cofer_mcp::{Ear, Era, Face, Handshake, Pump, era};
 use cofer_model::Kind;
 use cofer_model::mask::Mask;
+use serde_json::value::RawValue;
+
+use crate::lists::Item;
 
 /// One way to one server.
 #[async_trait]
@@ -34,10 +37,30 @@ pub struct Dialled {
     pub held: Arc<dyn Held>,
 }
 
+impl Dialled {
+    /// Whether each request stands alone, as since 2026-07-28.
+    pub(crate) fn is_standalone(&self) -> bool {
+        self.hands.era == Era::Standalone
+    }
+
+    /// The parameters of a request as this server takes them, for a client that looks so.
+    pub(crate) fn dressed(
+        &self,
+        params: Option<Box<RawValue>>,
+        face: &Face,
+        log_level: Option<&str>,
+    ) -> Option<Box<RawValue>> {
+        if self.is_standalone() { era::introduced(params, face, log_level) } else { params }
+    }
+}
+
 #[async_trait]
 pub trait Held: Send + Sync + fmt::Debug {
     /// Why it ended, as far as is known; asked after the pump has ended. Answers soon.
     async fn last_words(&self) -> Option<String>;
+
+    /// What it offers, for whoever must know how to call it.
+    fn learn_tools(&self, _tools: &[Item]) {}
 }
 
 /// Nothing to hold.

@@ -1,4 +1,5 @@
-//! What a client of the handshake era may ask, and how each is answered.
+//! What a client may ask, and how each is answered; and the handshake of those who shake hands. Requests that stand alone are taken
+//! by [`crate::alone`], and answered here as well.
 //!
 //! ```text
 //!   body ─► receive ─┬─► Accepted                      a notification, an answer to a question
@@ -13,6 +14,7 @@ use cofer_mcp::client::FromClient;
 use cofer_mcp::message::{
     INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Reply, RpcError, response,
 };
+use cofer_mcp::raw::empty_object;
 use cofer_mcp::{Face, raw};
 use cofer_model::Kind;
 use futures_util::future::BoxFuture;
@@ -25,13 +27,14 @@ use crate::names;
 use crate::outbox::Outbox;
 use crate::project::{Missing, Project, find, missing_meta};
 use crate::session::Session;
+use crate::translate;
 use crate::upstream::Upstream;
 
 /// Newest first.
 pub const HANDSHAKE_VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// Codes of ours for what is not the server's doing.
-const UNAVAILABLE: i64 = -32000;
+pub(crate) const UNAVAILABLE: i64 = -32000;
 const TIMED_OUT: i64 = -32001;
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
@@ -46,8 +49,25 @@ pub enum Received {
 pub struct Exchange {
     /// What is said to the client meanwhile.
     pub stream: Arc<Outbox>,
-    /// The whole message; `None` if the client called it off. Dropping it calls the request off.
-    pub answer: BoxFuture<'static, Option<Vec<u8>>>,
+    /// The last message of it that the client has heard already.
+    pub from: u64,
+    /// `None` if the client called it off. Dropping it calls the request off.
+    pub answer: BoxFuture<'static, Option<Answered>>,
+}
+
+/// An answer, ready to be sent.
+#[derive(Debug)]
+pub struct Answered {
+    pub message: Vec<u8>,
+    /// If it is an error.
+    pub code: Option<i64>,
+}
+
+impl Answered {
+    pub(crate) fn to(id: &RawValue, reply: &Reply) -> Self {
+        let code = if let Reply::Error(error) = reply { Some(error.code) } else { None };
+        Self { message: response(id, reply), code }
+    }
 }
 
 impl std::fmt::Debug for Exchange {
@@ -101,10 +121,6 @@ pub fn open_session(
     Ok((session, response(id, &Reply::Result(hello))))
 }
 
-fn empty_object() -> Box<RawValue> {
-    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
-}
-
 /// Takes one message of a client whose session is open.
 pub fn receive(
     project: &Arc<Project>,
@@ -114,7 +130,9 @@ pub fn receive(
 ) -> Received {
     match message {
         FromClient::Answer { id, reply } => {
-            session.answered(id, &reply);
+            if let Ok(number) = id.get().trim_matches('"').parse() {
+                session.answered(number, reply);
+            }
             Received::Accepted
         }
         FromClient::Notification { method, params } => {
@@ -153,10 +171,8 @@ fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
     let stream = request.stream.clone();
     let Some(underway) = request.session.begin_call(&id) else {
         let refusal = RpcError::new(INVALID_REQUEST, "a request of this id is under way");
-        return Exchange {
-            stream,
-            answer: Box::pin(async move { Some(response(&id, &Reply::Error(refusal))) }),
-        };
+        let answer = Box::pin(async move { Some(Answered::to(&id, &Reply::Error(refusal))) });
+        return Exchange { stream, from: 0, answer };
     };
     let answer = Box::pin(async move {
         let reply = tokio::select! {
@@ -164,24 +180,25 @@ fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
             () = underway.cancelled.cancelled() => return None,
             reply = request.answer() => reply,
         };
-        Some(response(&id, &reply.unwrap_or_else(Reply::Error)))
+        Some(Answered::to(&id, &translate::for_handshake(reply.unwrap_or_else(Reply::Error))))
     });
-    Exchange { stream, answer }
+    Exchange { stream, from: 0, answer }
 }
 
-struct Request {
-    project: Arc<Project>,
-    session: Arc<Session>,
-    stream: Arc<Outbox>,
-    caller: Caller,
-    method: String,
-    params: Option<Box<RawValue>>,
+/// A request of whichever era, and whom it is answered for.
+pub(crate) struct Request {
+    pub project: Arc<Project>,
+    pub session: Arc<Session>,
+    pub stream: Arc<Outbox>,
+    pub caller: Caller,
+    pub method: String,
+    pub params: Option<Box<RawValue>>,
 }
 
-type Answer = Result<Reply, RpcError>;
+pub(crate) type Answer = Result<Reply, RpcError>;
 
 impl Request {
-    async fn answer(mut self) -> Answer {
+    pub(crate) async fn answer(mut self) -> Answer {
         match self.method.as_str() {
             "tools/call" => self.call_tool().await,
             "ping" => Ok(Reply::Result(empty_object())),
@@ -364,6 +381,7 @@ impl Request {
         if matches!(reply, Reply::Result(_)) && !self.session.subscribe(&uri) {
             return Err(RpcError::new(UNAVAILABLE, "this session has too many subscriptions"));
         }
+        self.subscriptions_changed(&uri);
         Ok(reply)
     }
 
@@ -376,7 +394,20 @@ impl Request {
                 others_want_it.store(true, std::sync::atomic::Ordering::Relaxed);
             }
         });
-        if others_want_it.into_inner() { Ok(Reply::Result(empty_object())) } else { self.of_resource().await }
+        if others_want_it.into_inner() {
+            return Ok(Reply::Result(empty_object()));
+        }
+        self.subscriptions_changed(&uri);
+        self.of_resource().await
+    }
+
+    /// A server that is listened to is told anew what for.
+    fn subscriptions_changed(&self, uri: &str) {
+        let home =
+            self.project.resource_homes.lock().unwrap_or_else(PoisonError::into_inner).get(uri).copied();
+        if let Some(upstream) = home.and_then(|id| self.project.upstream(id)) {
+            upstream.subscriptions_changed();
+        }
     }
 
     async fn complete(&mut self) -> Answer {

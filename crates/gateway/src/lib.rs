@@ -10,23 +10,30 @@
 //! Messages are carried, not re-typed: of a call only its name and its progress token are looked at. One server that is down, slow or
 //! mad costs its own callers their answer and nobody else anything.
 
+pub mod alone;
 mod breaker;
 mod call;
 mod catalogue;
 mod desk;
 mod dial;
 pub mod endpoint;
+mod listening;
 mod lists;
 mod names;
 mod native;
 mod outbox;
+mod parked;
 mod project;
 mod record;
+mod rounds;
 mod session;
 mod slot;
+mod state;
 #[cfg(test)]
 mod tests;
+mod translate;
 mod upstream;
+mod visitors;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,7 +42,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_model::mask::Mask;
-use cofer_model::{ProjectId, ServerId};
+use cofer_model::{ProjectId, Reference, ServerId};
 use serde_json::value::RawValue;
 use tokio::sync::OnceCell;
 
@@ -43,6 +50,7 @@ pub use breaker::BreakerRules;
 pub use call::{CallFailed, Caller};
 pub use catalogue::ListedTool;
 pub use dial::{Dial, DialError, Dialled, Held};
+pub use lists::Item;
 pub use native::{Display, NATIVE, Native, NativeHandler, text_result};
 pub use outbox::{Next, Outbox};
 pub use project::{Listing, Missing, Project, ProjectEntry};
@@ -50,6 +58,8 @@ pub use record::Ledger;
 use record::Recorder;
 pub use session::{Reading, Session};
 pub use slot::SlotRules;
+use state::Sealer;
+pub use state::StateKey;
 pub use upstream::{LiveState, ServerEntry};
 
 /// How often sessions are looked at for those that nobody uses, at least.
@@ -76,6 +86,8 @@ pub struct GatewayRules {
     /// How long a list waits for a server that nobody has asked yet.
     pub list_patience: Duration,
     pub session_idle: Duration,
+    /// Seals what clients hold for us. The same for every Cofer that shares a database.
+    pub state_key: StateKey,
 }
 
 impl Default for GatewayRules {
@@ -85,6 +97,7 @@ impl Default for GatewayRules {
             call_timeout: Duration::from_mins(1),
             list_patience: Duration::from_secs(10),
             session_idle: Duration::from_mins(30),
+            state_key: StateKey::random(),
         }
     }
 }
@@ -101,6 +114,10 @@ pub(crate) struct House {
     pub no_mask: Arc<Mask>,
     /// In which project each session is.
     pub sessions_open: RwLock<HashMap<String, Weak<Project>>>,
+    /// For what clients hold for us.
+    pub sealer: Sealer,
+    /// Calls that wait for their clients.
+    pub lot: Arc<parked::Lot>,
 }
 
 /// All projects. One for the whole server.
@@ -127,6 +144,8 @@ impl Gateway {
             call_timeout: rules.call_timeout,
             list_patience: rules.list_patience,
             no_mask: Arc::default(),
+            sealer: Sealer::new(&rules.state_key),
+            lot: Arc::default(),
             sessions_open: RwLock::default(),
         };
         let gateway = Arc::new(Self {
@@ -157,6 +176,21 @@ impl Gateway {
             Ok(project) => Ok(Some(project.clone())),
             Err(None) => Ok(None),
             Err(Some(error)) => Err(error),
+        }
+    }
+
+    /// The project, if anybody has used it before.
+    pub fn in_use(&self, reference: &Reference) -> Option<Arc<Project>> {
+        match reference {
+            Reference::Id(id) => self.known(ProjectId(*id)),
+            Reference::Name(name) => {
+                let projects = self.projects.lock().unwrap_or_else(PoisonError::into_inner);
+                projects
+                    .values()
+                    .filter_map(|cell| cell.get())
+                    .find(|project| *project.name() == **name)
+                    .cloned()
+            }
         }
     }
 

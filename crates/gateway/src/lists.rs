@@ -4,13 +4,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofer_mcp::message::{METHOD_NOT_FOUND, Reply};
-use cofer_mcp::{CallError, Handshake, Pump, raw};
+use cofer_mcp::mirror::{self, Mirrored};
+use cofer_mcp::{CallError, Face, raw};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+
+use crate::dial::Dialled;
 
 const PAGES_MAX: usize = 1000;
 const ITEMS_MAX: usize = 50_000;
@@ -71,11 +74,21 @@ pub struct Item {
     /// Its name or address; empty where the server gave none, and then nobody can ask for it.
     pub key: String,
     pub raw: Box<RawValue>,
+    /// Arguments of a tool that its calls repeat in headers.
+    pub mirrored: Arc<[Mirrored]>,
 }
 
 impl Item {
     pub(crate) fn read(list: List, raw: Box<RawValue>) -> Self {
-        Self { key: raw::text_at(&raw, &[list.key()]).unwrap_or_default().into_owned(), raw }
+        let mut key = raw::text_at(&raw, &[list.key()]).unwrap_or_default().into_owned();
+        let mirrored = if list == List::Tools { mirror::mirrored(&raw) } else { Ok(Arc::default()) };
+        let mirrored = mirrored.unwrap_or_else(|why| {
+            // A client over HTTP could not call it, so it is not offered.
+            tracing::warn!("tool `{key}` is not offered: {why}");
+            key.clear();
+            Arc::default()
+        });
+        Self { key, raw, mirrored }
     }
 }
 
@@ -176,9 +189,9 @@ pub(crate) enum ListError {
 }
 
 /// Fetches all pages. A server that does not offer this kind offers none.
-pub(crate) async fn fetch(pump: &Pump, hands: &Handshake, list: List) -> Result<Items, ListError> {
+pub(crate) async fn fetch(dialled: &Dialled, list: List) -> Result<Items, ListError> {
     let offers = |capabilities: &serde_json::Value| capabilities.get(list.capability()).is_some();
-    if !hands.capabilities.as_ref().is_none_or(offers) {
+    if !dialled.hands.capabilities.as_ref().is_none_or(offers) {
         return Ok(Arc::new([]));
     }
     let method = list.method();
@@ -186,7 +199,8 @@ pub(crate) async fn fetch(pump: &Pump, hands: &Handshake, list: List) -> Result<
     for _ in 0..PAGES_MAX {
         let params = cursor.as_deref().map(|cursor| format!("{{\"cursor\":{}}}", raw::quoted(cursor)));
         let params = params.and_then(|params| RawValue::from_string(params).ok());
-        let page = match pump.call_aside(method, params, PAGE_TIMEOUT).await {
+        let params = dialled.dressed(params, &Face::default(), None);
+        let page = match dialled.pump.call_aside(method, params, PAGE_TIMEOUT).await {
             Ok(Reply::Result(page)) => page,
             Ok(Reply::Error(error)) if error.code == METHOD_NOT_FOUND => return Ok(Arc::new([])),
             Ok(Reply::Error(error)) => return Err(ListError::Refused { method, message: error.message }),
@@ -194,7 +208,12 @@ pub(crate) async fn fetch(pump: &Pump, hands: &Handshake, list: List) -> Result<
         };
         let next = take_page(list, &page, &mut items)?;
         match next {
-            None => return Ok(items.into()),
+            None => {
+                if list == List::Tools {
+                    dialled.held.learn_tools(&items);
+                }
+                return Ok(items.into());
+            }
             Some(next) if items.len() <= ITEMS_MAX && cursor.as_ref() != Some(&next) => cursor = Some(next),
             Some(_) => return Err(ListError::Endless { method }),
         }

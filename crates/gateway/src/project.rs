@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use cofer_mcp::mirror::Mirrored;
 use cofer_model::{Namespacing, ProjectId, ServerId};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
@@ -13,6 +14,7 @@ use crate::desk::Desk;
 use crate::lists::{Item, Items, List};
 use crate::session::{Session, level_name};
 use crate::upstream::{Change, LiveState, Upstream};
+use crate::visitors::Visitors;
 use crate::{House, ServerEntry};
 
 /// What a project is made of, as the registry knows it.
@@ -50,6 +52,7 @@ pub struct Project {
     servers: RwLock<Servers>,
     catalogue: RwLock<Arc<Catalogue>>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
+    pub(crate) visitors: Visitors,
     /// Which server's resource this is, as far as it was learnt.
     pub(crate) resource_homes: Mutex<HashMap<String, ServerId>>,
 }
@@ -76,6 +79,7 @@ impl Project {
             }),
             catalogue: RwLock::default(),
             sessions: RwLock::default(),
+            visitors: Visitors::default(),
             resource_homes: Mutex::default(),
         });
         project.take(entry);
@@ -222,6 +226,11 @@ impl Project {
         Listing { tools: catalogue.tools.clone(), missing, warnings: catalogue.warnings.clone() }
     }
 
+    /// Arguments of a tool that its calls repeat in headers.
+    pub fn mirrored(&self, tool: &str) -> Arc<[Mirrored]> {
+        self.catalogue().route(tool).map(|route| route.mirrored.clone()).unwrap_or_default()
+    }
+
     /// Who answers to this name. A name that is not known may be of a server that nobody has asked yet.
     pub(crate) async fn route(&self, name: &str) -> Option<Route> {
         if let Some(route) = self.catalogue().route(name) {
@@ -248,11 +257,20 @@ impl Project {
         let session = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
         self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).remove(id);
         let Some(session) = session else { return false };
+        self.see_off(&session);
+        true
+    }
+
+    pub(crate) fn see_off(&self, session: &Session) {
         session.close();
         for upstream in self.upstreams().iter() {
-            upstream.leaves(&session);
+            upstream.leaves(session);
         }
-        true
+    }
+
+    /// What servers add to the protocol, as far as they have said.
+    pub(crate) fn extensions(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.upstreams().iter().flat_map(|upstream| upstream.extensions()).collect()
     }
 
     /// Ends the sessions that nobody has used for so long.
@@ -267,6 +285,9 @@ impl Project {
         };
         for id in old {
             self.dismiss(&id);
+        }
+        for session in self.visitors.unused(unused) {
+            self.see_off(&session);
         }
     }
 
@@ -297,6 +318,9 @@ impl Project {
             self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
         for id in sessions {
             self.dismiss(&id);
+        }
+        for session in self.visitors.unused(Duration::ZERO) {
+            self.see_off(&session);
         }
         for upstream in self.upstreams().iter() {
             upstream.close();

@@ -1,4 +1,4 @@
-//! A client of the handshake era, from its `initialize` to its end.
+//! A client, from its `initialize` to its end; or, where each request stands alone, from one to the next (see [`crate::visitors`]).
 //!
 //! It outlives its servers and its own connections: what is for it is put into outboxes, from which whatever connection it has now is
 //! fed. What a server asks of it waits here for its answer, under a number of ours, so that no two servers' questions are mixed up.
@@ -8,18 +8,24 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cofer_mcp::era::STANDALONE_VERSION;
 use cofer_mcp::message::{METHOD_NOT_FOUND, Reply, RpcError, notification, request};
 use cofer_mcp::{Face, Question, raw};
 use serde_json::value::RawValue;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::listening::Wanted;
 use crate::outbox::Outbox;
 
 /// Streams of answered calls that a client whose connection broke may still read from.
 const STREAMS_KEPT_MAX: usize = 32;
 const SUBSCRIPTIONS_MAX: usize = 4096;
 const QUESTIONS_MAX: usize = 256;
+/// A person may have to answer.
+pub(crate) const QUESTION_PATIENCE: Duration = Duration::from_mins(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// From the chattiest to the gravest.
 const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -43,12 +49,17 @@ pub struct Session {
     level: AtomicU8,
     next_stream: AtomicU64,
     open: Mutex<Open>,
+    /// A question has come that its client must be told of in an answer.
+    asked: Notify,
+    /// What a client that only listens wants to hear of.
+    pub(crate) wanted: Option<Wanted>,
     closed: CancellationToken,
 }
 
 #[derive(Debug)]
 struct Open {
-    questions: HashMap<u64, Question>,
+    questions: HashMap<u64, (Question, Instant)>,
+    last_answer: Option<Instant>,
     calls: HashMap<Arc<str>, CancellationToken>,
     streams: VecDeque<Arc<Outbox>>,
     subscriptions: HashSet<String>,
@@ -63,6 +74,7 @@ impl Session {
     pub(crate) fn new(owner: Option<uuid::Uuid>, protocol_version: &'static str, face: Face) -> Self {
         let open = Open {
             questions: HashMap::new(),
+            last_answer: None,
             calls: HashMap::new(),
             streams: VecDeque::new(),
             subscriptions: HashSet::new(),
@@ -80,8 +92,22 @@ impl Session {
             level: AtomicU8::new(LEVEL_UNSET),
             next_stream: AtomicU64::new(1),
             open: Mutex::new(open),
+            asked: Notify::new(),
+            wanted: None,
             closed: CancellationToken::new(),
         }
+    }
+
+    /// A client that only listens.
+    pub(crate) fn listening(owner: Option<uuid::Uuid>, face: Face, wanted: Wanted) -> Self {
+        let session = Self { wanted: Some(wanted), ..Self::new(owner, STANDALONE_VERSION, face) };
+        session.note_listed();
+        session
+    }
+
+    /// Whether each of its requests stands alone, as since 2026-07-28.
+    pub fn is_standalone(&self) -> bool {
+        self.protocol_version == STANDALONE_VERSION
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -153,7 +179,7 @@ impl Session {
         if !self.can_answer(&question) {
             let refusal =
                 RpcError::new(METHOD_NOT_FOUND, "the client behind this gateway cannot answer this");
-            return question.answer(&Reply::Error(refusal));
+            return question.answer(Reply::Error(refusal));
         }
         let number = NEXT_QUESTION.fetch_add(1, Ordering::Relaxed);
         let message = request(number, &question.method, question.params.as_deref());
@@ -162,9 +188,47 @@ impl Session {
             if open.questions.len() >= QUESTIONS_MAX {
                 return;
             }
-            open.questions.insert(number, question);
+            open.questions.insert(number, (question, Instant::now()));
         }
-        stream.push(message);
+        if self.is_standalone() {
+            self.asked.notify_one();
+        } else {
+            stream.push(message);
+        }
+    }
+
+    /// Waits until there is a question that its client must be told of.
+    pub(crate) async fn is_asked(&self) {
+        loop {
+            let asked = self.asked.notified();
+            if !self.open().questions.is_empty() {
+                return;
+            }
+            asked.await;
+        }
+    }
+
+    /// What is asked of it, by number, as an answer may say it.
+    pub(crate) fn input_requests(&self) -> String {
+        let open = self.open();
+        let mut numbers: Vec<_> = open.questions.iter().collect();
+        numbers.sort_by_key(|(number, _)| **number);
+        let one = |(number, (question, _)): (&u64, &(Question, Instant))| {
+            let params = question.params.as_deref().map_or("{}", RawValue::get);
+            format!("\"{number}\":{{\"method\":{},\"params\":{params}}}", raw::quoted(&question.method))
+        };
+        format!("{{{}}}", numbers.into_iter().map(one).collect::<Vec<_>>().join(","))
+    }
+
+    /// How much longer a call may take that is out of time, because of what its client is, or was, asked meanwhile.
+    pub(crate) fn more_time(&self, timeout: Duration) -> Option<Instant> {
+        let open = self.open();
+        let now = Instant::now();
+        let later = match open.questions.values().map(|(_, asked_at)| *asked_at).min() {
+            Some(asked_at) => (asked_at + QUESTION_PATIENCE).min(now + LOOK_AGAIN),
+            None => open.last_answer? + timeout,
+        };
+        Some(later).filter(|later| *later > now)
     }
 
     /// What a client did not say that it can do is not asked of it.
@@ -178,13 +242,23 @@ impl Session {
         raw::at(&self.face.capabilities, &[needed]).is_some()
     }
 
-    /// The client's answer to a question of ours.
-    pub(crate) fn answered(&self, id: &RawValue, reply: &Reply) {
-        let number = id.get().trim_matches('"').parse().ok();
-        let question = number.and_then(|number: u64| self.open().questions.remove(&number));
-        if let Some(question) = question {
+    /// The client's answer to the question of this number.
+    pub(crate) fn answered(&self, number: u64, reply: Reply) {
+        let question = {
+            let mut open = self.open();
+            open.last_answer = Some(Instant::now());
+            open.questions.remove(&number)
+        };
+        if let Some((question, _)) = question {
             question.answer(reply);
         }
+    }
+
+    /// Nobody will answer what it was asked.
+    pub(crate) fn forget_questions(&self) {
+        let questions = std::mem::take(&mut self.open().questions);
+        // Each tells its server; not under our lock.
+        drop(questions);
     }
 
     pub(crate) fn set_level(&self, level: &str) -> bool {
@@ -193,13 +267,34 @@ impl Session {
         true
     }
 
+    /// What one request says of it: nothing where it says nothing.
+    pub(crate) fn set_level_of_request(&self, level: Option<&str>) -> bool {
+        match level {
+            Some(level) => self.set_level(level),
+            None => {
+                self.level.store(LEVEL_UNSET, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+
     pub(crate) fn level_if_set(&self) -> Option<u8> {
         Some(self.level.load(Ordering::Relaxed)).filter(|level| *level != LEVEL_UNSET)
     }
 
+    /// What a request that stands alone wants to hear of.
+    pub(crate) fn level_of_request(&self) -> Option<u8> {
+        self.level_if_set().filter(|_| self.is_standalone())
+    }
+
     /// Whether it wants to hear of something this grave. What it does not know is heard.
     pub(crate) fn wants_level(&self, level: &str) -> bool {
-        let least = self.level_if_set().map_or(0, usize::from);
+        let least = match self.level_if_set() {
+            Some(level) => usize::from(level),
+            // A request that does not ask for them is told no messages.
+            None if self.is_standalone() => return false,
+            None => 0,
+        };
         LEVELS.iter().position(|known| *known == level).is_none_or(|place| place >= least)
     }
 
@@ -242,7 +337,12 @@ impl Session {
 
     /// Says something that belongs to no call.
     pub(crate) fn tell(&self, method: &str, params: Option<&RawValue>) {
-        self.general.push(notification(method, params));
+        match &self.wanted {
+            None => self.general.push(notification(method, params)),
+            Some(wanted) => {
+                wanted.told(method, params).into_iter().for_each(|message| self.general.push(message))
+            }
+        }
     }
 
     /// Ends it: calls are cancelled, questions go unanswered, readers hear.

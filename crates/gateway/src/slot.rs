@@ -12,7 +12,7 @@
 //!
 //! One task, started at the first use, does all of it; everybody else reads where it stands.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::breaker::{Breaker, BreakerRules};
 use crate::desk::Desk;
 use crate::dial::{Dial, DialError, Dialled};
+use crate::session::level_name;
 
 const LEVEL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,6 +56,8 @@ pub(crate) struct Connection {
     since: Instant,
     /// In milliseconds since then.
     last_used_ms: AtomicU64,
+    /// The chattiest level that it was told for a request that stands alone.
+    told_level: AtomicU8,
 }
 
 impl Connection {
@@ -68,9 +71,16 @@ impl Connection {
         self.dialled.hands.capabilities.as_ref().is_some_and(|all| all.get(capability).is_some())
     }
 
+    /// Has it log what one request wants to hear of. It is not told again to be quieter: who does not want it is not told.
+    pub(crate) async fn at_least_as_chatty(&self, level: u8) {
+        if self.told_level.fetch_min(level, Ordering::Relaxed) > level {
+            self.set_level(level_name(level)).await;
+        }
+    }
+
     /// How grave what it logs must be, for a server that logs at all.
     pub(crate) async fn set_level(&self, level: &str) {
-        if self.offers("logging") {
+        if self.offers("logging") && !self.dialled.is_standalone() {
             let params = RawValue::from_string(format!("{{\"level\":\"{level}\"}}")).ok();
             // One that refuses says more than is wanted; who does not want it is not told.
             let _ = self.dialled.pump.call_aside("logging/setLevel", params, LEVEL_TIMEOUT).await;
@@ -336,6 +346,7 @@ impl Keeper {
             desk: self.desk.clone(),
             since: Instant::now(),
             last_used_ms: AtomicU64::new(0),
+            told_level: AtomicU8::new(u8::MAX),
         });
         (self.opened.0)(connection.clone());
         self.place.send_modify(|place| place.last_error = None);

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use cofer_mcp::message::Notification;
+use cofer_mcp::message::{Notification, Reply};
 use cofer_mcp::{Face, raw};
 use cofer_model::{Circuit, ExternalStatus, Kind, ServerId, SessionMode};
 use serde_json::value::RawValue;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::desk::Desk;
 use crate::dial::Dial;
@@ -19,6 +20,8 @@ use crate::slot::{Connection, Slot, SlotRules, Standing, Unreached};
 
 /// A server that changes its list in a burst is asked once.
 const CHANGES_TOGETHER: Duration = Duration::from_millis(50);
+/// A server that ends what is listened to is not asked again at once.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// A server as the registry knows it.
 #[derive(Debug)]
@@ -85,6 +88,10 @@ pub(crate) struct Upstream {
     templates: Kept,
     /// By kind of change: one look is under way, and another is wanted.
     looking: Mutex<Vec<(Change, bool)>>,
+    /// Listens to a server that says nothing by itself.
+    listening: Mutex<Option<AbortOnDropHandle<()>>>,
+    /// What it adds to the protocol.
+    extensions: RwLock<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Upstream {
@@ -110,6 +117,8 @@ impl Upstream {
                 resources: Kept::default(),
                 templates: Kept::default(),
                 looking: Mutex::default(),
+                listening: Mutex::default(),
+                extensions: RwLock::default(),
             }
         })
     }
@@ -185,7 +194,7 @@ impl Upstream {
     /// Does not wait for the next try, and looks at the tools anew.
     pub(crate) async fn refresh(&self) -> Result<(), Unreached> {
         let connection = self.shared.reconnect().await?;
-        let fetched = lists::fetch(&connection.dialled.pump, &connection.dialled.hands, List::Tools).await;
+        let fetched = lists::fetch(&connection.dialled, List::Tools).await;
         let items = fetched.map_err(|error| Unreached {
             kind: Kind::Upstream,
             reason: error.to_string().into(),
@@ -234,8 +243,7 @@ impl Upstream {
 
     async fn fetch(&self, list: List) -> Result<Items, String> {
         let connection = self.shared.connection().await.map_err(|unreached| unreached.reason.to_string())?;
-        let dialled = &connection.dialled;
-        lists::fetch(&dialled.pump, &dialled.hands, list).await.map_err(|error| error.to_string())
+        lists::fetch(&connection.dialled, list).await.map_err(|error| error.to_string())
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.
@@ -297,7 +305,7 @@ impl Upstream {
             Change::Resources => &[List::Resources, List::Templates],
         };
         for list in wanted {
-            match lists::fetch(&connection.dialled.pump, &connection.dialled.hands, *list).await {
+            match lists::fetch(&connection.dialled, *list).await {
                 Ok(items) => self.take(*list, &items),
                 Err(error) => {
                     tracing::warn!(server.id = %self.entry.id, "the lists of server {} may have changed, but: {error}", self.name());
@@ -310,7 +318,22 @@ impl Upstream {
     fn opened(&self, connection: Arc<Connection>, is_shared: bool) {
         let Some(me) = self.me.upgrade() else { return };
         let Some(project) = self.project.upgrade() else { return };
+        if let Some(tools) = self.known(List::Tools) {
+            connection.dialled.held.learn_tools(&tools);
+        }
         let (level, subscriptions) = project.agreed(self, connection.desk.as_ref());
+        let extensions = connection.dialled.hands.capabilities.as_ref().and_then(|all| all.get("extensions"));
+        if let Some(extensions) = extensions.and_then(serde_json::Value::as_object) {
+            extensions.clone_into(&mut self.extensions.write().unwrap_or_else(PoisonError::into_inner));
+        }
+        let (level, subscriptions) = if connection.dialled.is_standalone() {
+            if is_shared {
+                self.listen(&connection, subscriptions);
+            }
+            (None, Vec::new())
+        } else {
+            (level, subscriptions)
+        };
         tokio::spawn(async move {
             let pump = &connection.dialled.pump;
             if let Some(level) = level {
@@ -330,6 +353,44 @@ impl Upstream {
                 }
             }
         });
+    }
+
+    pub(crate) fn extensions(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.extensions.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A server whose requests stand alone says what changes to who listens, and only that.
+    fn listen(&self, connection: &Arc<Connection>, uris: Vec<String>) {
+        let params = serde_json::json!({"notifications": {
+            "toolsListChanged": true,
+            "promptsListChanged": true,
+            "resourcesListChanged": true,
+            "resourceSubscriptions": uris,
+        }});
+        let params = serde_json::value::to_raw_value(&params).ok();
+        let params = connection.dialled.dressed(params, &Face::default(), None);
+        let pump = connection.dialled.pump.clone();
+        let task = tokio::spawn(async move {
+            // It is over with the conversation, or when the server says that it does not offer this.
+            while let Ok(Reply::Result(_)) =
+                pump.call_aside_patiently("subscriptions/listen", params.clone()).await
+            {
+                tokio::time::sleep(LISTEN_AGAIN).await;
+            }
+        });
+        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = Some(AbortOnDropHandle::new(task));
+    }
+
+    /// Clients want to hear of other resources than before.
+    pub(crate) fn subscriptions_changed(&self) {
+        let connection = match &self.shared.place().standing {
+            Standing::Connected(connection) if connection.dialled.is_standalone() => connection.clone(),
+            _ => return,
+        };
+        if let Some(project) = self.project.upgrade() {
+            let (_, uris) = project.agreed(self, &connection.desk);
+            self.listen(&connection, uris);
+        }
     }
 
     /// A client wants to hear more, or less: said to the conversations that are open.

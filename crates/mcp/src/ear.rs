@@ -6,7 +6,7 @@
 use std::fmt;
 
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::message::{self, Notification, Reply, RpcError};
 use crate::pump::Command;
@@ -26,8 +26,15 @@ pub struct Question {
     pub(crate) answerer: Answerer,
 }
 
-/// The way back. Holds one of the places that bound how much one server may ask at once.
-pub(crate) struct Answerer {
+/// The way back.
+pub(crate) enum Answerer {
+    ToServer(ToServer),
+    /// To whoever asks on a server's behalf.
+    ToAsker(oneshot::Sender<Reply>),
+}
+
+/// Holds one of the places that bound how much one server may ask at once.
+pub(crate) struct ToServer {
     /// As the server wrote it; none once it was answered.
     pub id: Option<Box<RawValue>>,
     pub inbox: mpsc::WeakUnboundedSender<Command>,
@@ -36,17 +43,30 @@ pub(crate) struct Answerer {
 
 impl fmt::Debug for Answerer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answerer").field("id", &self.id).finish_non_exhaustive()
+        f.write_str(match self {
+            Self::ToServer(_) => "ToServer",
+            Self::ToAsker(_) => "ToAsker",
+        })
     }
 }
 
 impl Question {
-    pub fn answer(mut self, reply: &Reply) {
-        self.answerer.send(reply);
+    /// Asked on a server's behalf; what is returned has the answer, or nothing if nobody could give one.
+    pub fn on_behalf(method: String, params: Option<Box<RawValue>>) -> (Self, oneshot::Receiver<Reply>) {
+        let (asker, answer) = oneshot::channel();
+        (Self { method, params, answerer: Answerer::ToAsker(asker) }, answer)
+    }
+
+    pub fn answer(self, reply: Reply) {
+        match self.answerer {
+            Answerer::ToServer(mut server) => server.send(&reply),
+            // Whoever asked may have left.
+            Answerer::ToAsker(asker) => drop(asker.send(reply)),
+        }
     }
 }
 
-impl Answerer {
+impl ToServer {
     fn send(&mut self, reply: &Reply) {
         // A pump that is gone has nobody to answer.
         if let (Some(id), Some(inbox)) = (self.id.take(), self.inbox.upgrade()) {
@@ -55,7 +75,7 @@ impl Answerer {
     }
 }
 
-impl Drop for Answerer {
+impl Drop for ToServer {
     fn drop(&mut self) {
         if self.id.is_some() {
             self.send(&Reply::Error(RpcError::new(

@@ -1,5 +1,6 @@
-//! The handshake of the older protocol (`initialize`, `notifications/initialized`), forgiving: a server that does not know it
-//! is a server all the same.
+//! How a conversation begins, in either era. In the later one (see [`crate::era`]) a server is asked what it is, and whoever does not
+//! know the question is of the earlier one. The handshake of that (`initialize`, `notifications/initialized`) is forgiving: a server that
+//! does not know it is a server all the same.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::era::{self, Era, SERVER_INFO_KEY, STANDALONE_VERSION};
 use crate::message::Reply;
 use crate::pump::{CallError, Pump};
 
@@ -16,6 +18,7 @@ const PROTOCOL_VERSION: &str = "2025-11-25";
 /// What a server said of itself.
 #[derive(Clone, Debug, Default)]
 pub struct Handshake {
+    pub era: Era,
     /// Missing where the server does not know the handshake.
     pub protocol_version: Option<String>,
     pub server_info: Option<Value>,
@@ -32,6 +35,38 @@ struct Initialized {
     instructions: Option<String>,
 }
 
+/// Asks a server what it is, as the later era does. `None` for one that does not know the question, or does not answer in time.
+pub async fn discover(pump: &Pump, face: &Face, timeout: Duration) -> Result<Option<Handshake>, CallError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Discovered {
+        supported_versions: Vec<String>,
+        capabilities: Option<Value>,
+        instructions: Option<String>,
+        #[serde(rename = "_meta")]
+        meta: Option<Value>,
+    }
+    let reply = match pump.call_aside("server/discover", era::introduced(None, face, None), timeout).await {
+        Ok(reply) => reply,
+        Err(CallError::Timeout | CallError::Unreadable) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let result = match reply {
+        Reply::Result(result) => result,
+        Reply::Error(_) => return Ok(None),
+    };
+    let said = serde_json::from_str::<Discovered>(result.get()).ok();
+    let said =
+        said.filter(|said| said.supported_versions.iter().any(|version| version == STANDALONE_VERSION));
+    Ok(said.map(|Discovered { capabilities, instructions, meta, .. }| Handshake {
+        era: Era::Standalone,
+        protocol_version: Some(STANDALONE_VERSION.to_owned()),
+        server_info: meta.and_then(|mut meta| meta.get_mut(SERVER_INFO_KEY).map(Value::take)),
+        capabilities,
+        instructions,
+    }))
+}
+
 /// Shakes hands. Any answer will do, an error too: it shows that the server is there. Calls need not wait for it: a server that
 /// passes over what it does not know would be waited for in vain.
 ///
@@ -42,7 +77,7 @@ pub async fn shake_hands(pump: &Pump, face: &Face, timeout: Duration) -> Result<
     pump.notify("notifications/initialized", None);
     let said = serde_json::from_str::<Initialized>(result.get()).ok();
     let handshake = said.map(|Initialized { protocol_version, server_info, capabilities, instructions }| {
-        Handshake { protocol_version, server_info, capabilities, instructions }
+        Handshake { era: Era::Handshake, protocol_version, server_info, capabilities, instructions }
     });
     Ok(handshake.unwrap_or_default())
 }

@@ -13,9 +13,11 @@
 
 pub mod client;
 mod ear;
+pub mod era;
 mod handshake;
 mod lines;
 pub mod message;
+pub mod mirror;
 mod pump;
 pub mod raw;
 mod router;
@@ -24,6 +26,7 @@ mod voice;
 pub mod wire;
 
 pub use ear::{Ear, Question};
-pub use handshake::{Face, Handshake, shake_hands};
+pub use era::Era;
+pub use handshake::{Face, Handshake, discover, shake_hands};
 pub use message::{Notification, Reply, RpcError};
 pub use pump::{CallError, Ended, Limits, Pump};

@@ -190,6 +190,25 @@ impl Pump {
         self.ask(method, params, timeout, Some(permit)).await
     }
 
+    /// The same for whoever keeps the time themselves.
+    pub async fn call_patiently(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Reply, CallError> {
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| CallError::QueueFull)?;
+        self.ask_patiently(method, params, Some(permit)).await
+    }
+
+    /// Asks beside the line something that may not be answered for hours.
+    pub async fn call_aside_patiently(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Reply, CallError> {
+        self.ask_patiently(method, params, None).await
+    }
+
     /// Asks beside the line: at once, whatever is in flight. For whoever looks after the server, one question at a time.
     pub async fn call_aside(
         &self,
@@ -207,19 +226,28 @@ impl Pump {
         timeout: Duration,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Reply, CallError> {
+        let answer = self.ask_patiently(method, params, permit);
+        tokio::time::timeout(timeout, answer).await.unwrap_or(Err(CallError::Timeout))
+    }
+
+    async fn ask_patiently(
+        &self,
+        method: &str,
+        params: Option<Box<RawValue>>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Reply, CallError> {
         let (reply, answer) = oneshot::channel();
         let mut leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox, answered: false };
         // The protocol does not allow `initialize` to be cancelled.
         let waiter = Waiter { reply, may_be_cancelled: method != "initialize", permit };
         let call = Call { ticket: leaving.ticket, method: method.to_owned(), params, waiter };
         self.inbox.send(Command::Call(call)).map_err(|_| CallError::Gone)?;
-        match tokio::time::timeout(timeout, answer).await {
-            Ok(Ok(outcome)) => {
+        match answer.await {
+            Ok(outcome) => {
                 leaving.answered = true;
                 outcome
             }
-            Ok(Err(_router_gone)) => Err(CallError::Gone),
-            Err(_elapsed) => Err(CallError::Timeout),
+            Err(_router_gone) => Err(CallError::Gone),
         }
     }
 

@@ -38,6 +38,35 @@ pub fn with_new(json: &RawValue, name: &str, value: &str) -> Option<Box<RawValue
     RawValue::from_string(format!("{{{}:{value}{comma}{rest}", quoted(name))).ok()
 }
 
+/// The object without this field; `None` if it is not there.
+pub fn without(json: &RawValue, name: &str) -> Option<Box<RawValue>> {
+    let rest = fields(json)?.into_iter().filter(|(field, _)| field != name);
+    at(json, &[name])?;
+    let rest: Vec<_> = rest.map(|(field, value)| format!("{}:{value}", quoted(&field))).collect();
+    RawValue::from_string(format!("{{{}}}", rest.join(","))).ok()
+}
+
+/// Every field of an object, in its order.
+pub fn fields(json: &RawValue) -> Option<Vec<(String, &RawValue)>> {
+    struct Fields;
+    impl<'de> Visitor<'de> for Fields {
+        type Value = Vec<(String, &'de RawValue)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            std::iter::from_fn(|| map.next_entry().transpose()).collect()
+        }
+    }
+    serde_json::Deserializer::from_str(json.get()).deserialize_map(Fields).ok()
+}
+
+pub fn empty_object() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
 /// A text as JSON has it.
 pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
@@ -125,6 +154,13 @@ mod tests {
         assert_eq!(at(&json, &["list"]).unwrap().get(), r#"[{"name":"inner"}]"#);
         assert!(text_at(&json, &["list"]).is_none());
         assert!(at(&raw("[1]"), &["name"]).is_none());
+    }
+
+    #[test]
+    fn a_field_is_taken_out_and_the_others_stay() {
+        let json = raw(r#"{"a":1.0,"b":{"a":2},"c":"\u00e9"}"#);
+        assert_eq!(without(&json, "a").unwrap().get(), r#"{"b":{"a":2},"c":"\u00e9"}"#);
+        assert!(without(&json, "d").is_none() && without(&raw("[]"), "a").is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, broadcast, mpsc};
 
-use crate::ear::{Answerer, Ear, Question};
+use crate::ear::{Answerer, Ear, Question, ToServer};
 use crate::lines::{Line, Lines};
 use crate::message::{self, Incoming, Notification, Reply};
 use crate::pump::{Call, CallError, Command, Ended, Limits, Waiter};
@@ -246,7 +246,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             None => self.asides.push_back(message::not_known(id)),
             Some(ear) => {
                 let Ok(place) = self.questions.clone().try_acquire_owned() else { return };
-                let answerer = Answerer { id: Some(id.to_owned()), inbox: self.inbox.clone(), _place: place };
+                let inbox = self.inbox.clone();
+                let answerer = Answerer::ToServer(ToServer { id: Some(id.to_owned()), inbox, _place: place });
                 let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
                 ear.is_asked(Question { method, params, answerer });
             }

@@ -82,6 +82,12 @@ impl MasterKey {
         HEXLOWER.encode(&digest[..8])
     }
 
+    /// Another key, for one purpose, that tells nothing of this one.
+    pub fn derived(&self, purpose: &str) -> [u8; KEY_BYTES] {
+        let digest = Sha256::new().chain_update(b"cofer derived key\0").chain_update(purpose);
+        digest.chain_update(b"\0").chain_update(self.0.expose_secret()).finalize().into()
+    }
+
     pub(crate) fn seal(&self, place: Place<'_>, clear: &[u8]) -> Vec<u8> {
         let mut nonce = [0_u8; NONCE_BYTES];
         fill_random(&mut nonce);

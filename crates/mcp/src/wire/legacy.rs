@@ -1,6 +1,8 @@
 //! The HTTP+SSE transport of 2024: one GET whose stream carries everything that the upstream says, and whose first event gives the
 //! address that messages are posted to. The session is that stream: when it ends, so does the wire.
 
+use std::sync::Arc;
+
 use cofer_model::Kind;
 use reqwest::Client;
 use tokio::sync::Mutex;
@@ -32,7 +34,7 @@ pub async fn sse(target: HttpTarget, client: Client, limits: WireLimits) -> Resu
         stream: Mutex::new(stream),
     };
     tokio::spawn(Carrier::new(lines, delivery, anchor, &limits).carry());
-    Ok(Wire { stdin: Box::new(stdin), stdout: Box::new(stdout), fault })
+    Ok(Wire { stdin: Box::new(stdin), stdout: Box::new(stdout), fault, mirrors: Arc::default() })
 }
 
 struct Legacy {

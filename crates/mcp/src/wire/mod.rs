@@ -21,12 +21,14 @@ mod events;
 mod legacy;
 mod link;
 mod listening;
+mod mirrors;
 mod outgoing;
 mod request;
 mod streamable;
 mod trouble;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::Kind;
@@ -38,6 +40,7 @@ use url::Url;
 
 pub use legacy::sse;
 pub use listening::{Backoff, Jitter};
+pub use mirrors::Mirrors;
 pub use streamable::streamable;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -54,6 +57,8 @@ pub struct Wire {
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,
     pub fault: Fault,
+    /// To be told of its tools.
+    pub mirrors: Arc<Mirrors>,
 }
 
 impl fmt::Debug for Wire {

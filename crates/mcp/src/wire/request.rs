@@ -113,7 +113,7 @@ fn dress_alone(headers: &mut HeaderMap, method: &str, label: &Label) {
 }
 
 /// As it is where a header can carry it, else as the protocol says to wrap it.
-fn header_text(text: &str) -> String {
+pub(super) fn header_text(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.trim() == text;
     if is_plain && !text.starts_with("=?base64?") {
         return text.to_owned();

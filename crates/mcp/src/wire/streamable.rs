@@ -5,6 +5,7 @@
 //! The message itself is never posted again.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_model::Kind;
@@ -20,7 +21,7 @@ use super::listening::EventStream;
 use super::outgoing::{Outgoing, id_text};
 use super::request::{Door, Media, Session};
 use super::trouble::{Executed, Trouble, readable};
-use super::{HttpTarget, Wire, WireLimits};
+use super::{HttpTarget, Mirrors, Wire, WireLimits};
 
 /// What the pump can write ahead of us.
 pub(super) const STDIN_BYTES: usize = 64 << 10;
@@ -33,15 +34,17 @@ const RESUME_TRIES_MAX: u32 = 5;
 pub fn streamable(target: HttpTarget, client: Client, limits: WireLimits) -> Wire {
     let (link, anchor, stdout, fault) = link::link();
     let (stdin, lines) = tokio::io::duplex(STDIN_BYTES);
+    let mirrors = Arc::<Mirrors>::default();
     match Door::new(target, client) {
         Ok(door) => {
             let greeted = watch::Sender::new(false);
-            let delivery = Streamable { door, session: Session::default(), link, limits, greeted };
+            let mirrors = mirrors.clone();
+            let delivery = Streamable { door, session: Session::default(), link, limits, greeted, mirrors };
             tokio::spawn(Carrier::new(lines, delivery, anchor, &limits).carry());
         }
         Err(unusable) => link.fail(unusable),
     }
-    Wire { stdin: Box::new(stdin), stdout: Box::new(stdout), fault }
+    Wire { stdin: Box::new(stdin), stdout: Box::new(stdout), fault, mirrors }
 }
 
 struct Streamable {
@@ -51,6 +54,7 @@ struct Streamable {
     limits: WireLimits,
     /// Whether the upstream has accepted `notifications/initialized`.
     greeted: watch::Sender<bool>,
+    mirrors: Arc<Mirrors>,
 }
 
 impl Delivery for Streamable {
@@ -107,7 +111,7 @@ impl Delivery for Streamable {
 
 impl Streamable {
     async fn exchange(&self, message: &Outgoing) -> Result<(), Trouble> {
-        let request = self.door.post(&self.session, message);
+        let request = self.door.post(&self.session, message).headers(self.mirrors.headers_of(message));
         let response = request.send().await.map_err(Trouble::connection)?;
         if !response.status().is_success() {
             let in_session = self.session.is_open() && !message.is_initialize();

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_gateway::{Dial, DialError, Dialled, Held};
-use cofer_mcp::wire::{self, Fault, HttpTarget, Wire, WireFault, WireLimits};
-use cofer_mcp::{Ear, Face, Limits, Pump, shake_hands};
+use cofer_gateway::{Dial, DialError, Dialled, Held, Item};
+use cofer_mcp::wire::{self, Fault, HttpTarget, Mirrors, Wire, WireFault, WireLimits};
+use cofer_mcp::{Ear, Face, Limits, Pump, discover, shake_hands};
 use cofer_model::mask::Mask;
 use cofer_model::{
     ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
@@ -24,6 +25,8 @@ use crate::keyring::KeyRing;
 
 /// As long as connecting may take at all: whoever dials bounds it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_mins(5);
+/// One that does not answer whether it is of the later era within this time is taken to be of the earlier one.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long dropped connections over HTTP are left alone at first.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// How long a child whose stdout has ended is given to tell how it ended.
@@ -50,6 +53,21 @@ pub(super) struct ExternalDial {
     id: ServerId,
     name: String,
     config: ExternalConfig,
+    era: KnownEra,
+}
+
+/// Which era a server was found to be of, so that it is not asked each time.
+#[derive(Debug, Default)]
+pub(super) struct KnownEra(AtomicBool);
+
+impl KnownEra {
+    fn shakes_hands(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn note_that_it_shakes_hands(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 pub(super) type Secrets = BTreeMap<SecretName, SecretString>;
@@ -62,7 +80,7 @@ impl ExternalDial {
         name: String,
         config: ExternalConfig,
     ) -> Self {
-        Self { means, project, id, name, config }
+        Self { means, project, id, name, config, era: KnownEra::default() }
     }
 }
 
@@ -71,20 +89,33 @@ impl Dial for ExternalDial {
     async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
         let secrets = self.secrets().await?;
         let mask = mask_of(&secrets);
-        let (pump, held) = match &self.config {
-            ExternalConfig::Stdio(config) => self.start(config, &secrets, mask.clone())?,
+        match &self.config {
+            ExternalConfig::Stdio(config) => {
+                let (pump, held) = self.start(config, &secrets, mask.clone())?;
+                let greeted = greet(pump, held, face, ear.clone(), mask.clone(), &self.era).await;
+                if greeted.is_ok() || self.era.shakes_hands() {
+                    return greeted;
+                }
+                // It may have died of a question that it did not know.
+                let (pump, held) = self.start(config, &secrets, mask.clone())?;
+                self.era.note_that_it_shakes_hands();
+                greet(pump, held, face, ear, mask, &self.era).await
+            }
             ExternalConfig::Http(config) => {
                 let target = target(config, &secrets)?;
-                return self.means.speak_to(target, face, ear, mask).await;
+                self.means.speak_to(target, face, ear, mask, &self.era).await
             }
             ExternalConfig::Sse(config) => {
                 let target = target(config, &secrets)?;
                 let http = self.means.http_for(&target.url);
                 let wire = wire::sse(target, http, self.means.wire_limits()).await;
-                self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone())
+                let (pump, held) =
+                    self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone());
+                // This transport is older than the later era.
+                self.era.note_that_it_shakes_hands();
+                greet(pump, held, face, ear, mask, &self.era).await
             }
-        };
-        greet(pump, held, face, ear, mask).await
+        }
     }
 
     fn takes_many(&self) -> bool {
@@ -185,11 +216,12 @@ impl Means {
         face: &Face,
         ear: Arc<dyn Ear>,
         mask: Arc<Mask>,
+        era: &KnownEra,
     ) -> Result<Dialled, DialError> {
         let http = self.http_for(&target.url);
         let wire = wire::streamable(target, http, self.wire_limits());
         let (pump, held) = self.over(wire, mask.clone());
-        greet(pump, held, face, ear, mask).await
+        greet(pump, held, face, ear, mask, era).await
     }
 
     fn http_for(&self, url: &Url) -> reqwest::Client {
@@ -204,7 +236,7 @@ impl Means {
 
     fn over(&self, wire: Wire, mask: Arc<Mask>) -> (Pump, Arc<dyn Held>) {
         let pump = Pump::start(wire.stdin, wire.stdout, self.limits());
-        (pump, Arc::new(HeldWire { fault: wire.fault, mask }))
+        (pump, Arc::new(HeldWire { fault: wire.fault, mirrors: wire.mirrors, mask }))
     }
 
     fn limits(&self) -> Limits {
@@ -217,16 +249,29 @@ impl Means {
     }
 }
 
-/// Shakes hands; if that fails, says why as far as anybody knows.
+/// Finds out which era it is of, and shakes hands if need be; if that fails, says why as far as anybody knows.
 async fn greet(
     pump: Pump,
     held: Arc<dyn Held>,
     face: &Face,
     ear: Arc<dyn Ear>,
     mask: Arc<Mask>,
+    era: &KnownEra,
 ) -> Result<Dialled, DialError> {
     pump.listen(ear);
-    match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
+    let discovered = if era.shakes_hands() { Ok(None) } else { discover(&pump, face, PROBE_TIMEOUT).await };
+    let hands = match discovered {
+        Ok(Some(hands)) => Ok(hands),
+        Ok(None) => {
+            let hands = shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await;
+            if hands.is_ok() {
+                era.note_that_it_shakes_hands();
+            }
+            hands
+        }
+        Err(error) => Err(error),
+    };
+    match hands {
         Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
         Err(error) => {
             let why = held.last_words().await.unwrap_or_else(|| error.to_string());
@@ -257,6 +302,7 @@ impl Held for HeldChild {
 #[derive(Debug)]
 struct HeldWire {
     fault: Fault,
+    mirrors: Arc<Mirrors>,
     mask: Arc<Mask>,
 }
 
@@ -264,5 +310,9 @@ struct HeldWire {
 impl Held for HeldWire {
     async fn last_words(&self) -> Option<String> {
         Some(self.mask.apply(&self.fault.get()?.message).into_owned())
+    }
+
+    fn learn_tools(&self, tools: &[Item]) {
+        self.mirrors.learn(tools.iter().map(|tool| (tool.key.as_str(), &tool.mirrored)));
     }
 }

@@ -6,24 +6,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled};
 use cofer_mcp::wire::HttpTarget;
-use cofer_mcp::{CallError, Ear, Face, Handshake, Pump};
+use cofer_mcp::{CallError, Ear, Era, Face, Handshake, Pump, discover};
 use cofer_model::mask::Mask;
 use cofer_model::{HostedStatus, Kind};
 use cofer_supervisor::{CallRefused, Truth};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::external::{Means, mask_of};
+use super::external::{KnownEra, Means, mask_of};
 use crate::hosting::Entry;
 
 /// A server that starts again is waited for; one that rests in a crash loop is not.
 const RESTART_PATIENCE: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+const DISCOVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct HostedDial {
     pub entry: Arc<Entry>,
     pub means: Arc<Means>,
+    pub era: KnownEra,
 }
 
 #[async_trait]
@@ -36,7 +38,14 @@ impl Dial for HostedDial {
         };
         pump.listen(ear);
         let facts = self.entry.supervised.truth().borrow().facts.clone();
+        // One that knows no handshake may be of the later era.
+        if facts.protocol_version.is_none()
+            && let Ok(Some(hands)) = discover(&pump, face, DISCOVER_TIMEOUT).await
+        {
+            return Ok(Dialled { pump, hands, mask: self.mask().await, held: Arc::new(()) });
+        }
         let hands = Handshake {
+            era: Era::Handshake,
             protocol_version: facts.protocol_version,
             server_info: facts.server_info,
             // A server that was taken over was greeted by an earlier life of Cofer: what it offers is asked, not assumed.
@@ -82,7 +91,8 @@ impl HostedDial {
         let url = Url::parse(&format!("http://127.0.0.1:{port}{path}")).map_err(|error| {
             DialError::of_ours(Kind::Invalid, format!("its address cannot be read: {error}"))
         })?;
-        self.means.speak_to(HttpTarget { url, headers: Vec::new() }, face, ear, self.mask().await).await
+        let target = HttpTarget { url, headers: Vec::new() };
+        self.means.speak_to(target, face, ear, self.mask().await, &self.era).await
     }
 
     /// Hides what it was given in confidence.

@@ -10,7 +10,7 @@ mod shelf;
 
 use std::sync::Arc;
 
-use cofer_gateway::{Gateway, Native};
+use cofer_gateway::{Gateway, GatewayRules, Native, StateKey};
 use cofer_mcp::wire::{direct_http_client, http_client};
 use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
@@ -51,5 +51,7 @@ pub fn open(
         file: file.clone(),
         found: registry::writer(store.clone()),
     };
-    Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, settings.rules)
+    let state_key = StateKey(keyring.current().derived("what clients hold between two requests"));
+    let rules = GatewayRules { state_key, ..settings.rules };
+    Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, rules)
 }

@@ -13,7 +13,7 @@ use cofer_store::{CachedTool, ListedTool, RegisteredServer, ServerKind, Store, S
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
-use super::external::{ExternalDial, Means};
+use super::external::{ExternalDial, KnownEra, Means};
 use super::file::{FileServer, ServersFile};
 use super::hosted::HostedDial;
 use crate::hosting::Hosting;
@@ -133,7 +133,11 @@ impl StoredRegistry {
         let (dial, fingerprint, sessions): (Arc<dyn Dial>, _, _) = match server.kind {
             ServerKind::Hosted => {
                 let entry = self.hosting.find(Some(project), &Reference::Id(server.id.0))?;
-                (Arc::new(HostedDial { entry, means: self.means.clone() }), 0, SessionMode::Auto)
+                (
+                    Arc::new(HostedDial { entry, means: self.means.clone(), era: KnownEra::default() }),
+                    0,
+                    SessionMode::Auto,
+                )
             }
             ServerKind::External => {
                 let external = external.filter(|external| external.enabled)?;

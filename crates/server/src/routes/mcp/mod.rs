@@ -6,8 +6,11 @@
 //!   GET  ─► stream of events that belong to no call; with `Last-Event-ID`, whatever was missed on any stream
 //! ```
 //!
-//! A stream can be left and read on from any connection: the call it belongs to goes on. A call that was left before anything was said on
+//! Requests that stand alone, as since 2026-07-28, are told by what they say of themselves, and taken by [`alone`]. For the others there
+//! are sessions: a stream can be left and read on from any connection: the call it belongs to goes on. A call that was left before anything was said on
 //! it is called off, because nobody could ever find its answer.
+
+mod alone;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +21,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
-use cofer_gateway::endpoint::{self, Exchange, HANDSHAKE_VERSIONS, Received};
+use cofer_gateway::alone::Asked;
+use cofer_gateway::endpoint::{self, Answered, Exchange, HANDSHAKE_VERSIONS, Received};
 use cofer_gateway::{Caller as Recorded, Next, Outbox, Project, Reading, Session};
 use cofer_mcp::client::FromClient;
+use cofer_mcp::era::Introduction;
 use cofer_mcp::message::{Reply, RpcError, response};
 use cofer_model::project::DEFAULT_PROJECT;
 use cofer_model::{Kind, Reference};
@@ -124,13 +129,29 @@ async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) ->
         Ok(message) => message,
         Err(error) => return Ok(refused(&error)),
     };
-    if let FromClient::Request { id, method, params } = &message
-        && method == "initialize"
-    {
-        return open(app, &visitor, id, *params).await;
+    let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
+    match &message {
+        FromClient::Request { id, method, params } if method == "initialize" => {
+            return open(app, &visitor, id, *params).await;
+        }
+        FromClient::Request { id, method, params } => match Introduction::read(*params) {
+            Ok(Some(introduction)) => {
+                let project = project_of(app, &visitor).await?;
+                let owner = visitor.caller.owner();
+                let asked = Asked { id, method, params: *params, introduction, owner };
+                return Ok(alone::post(app, project, asked, &headers, caller).await);
+            }
+            Ok(None) if alone::is_meant(&headers) => return Ok(alone::unintroduced(id)),
+            Ok(None) => {}
+            Err(error) => return Ok(alone::refused(id, error)),
+        },
+        // There is nothing that anybody could have to say so.
+        FromClient::Notification { .. } if alone::is_meant(&headers) => {
+            return Ok(StatusCode::ACCEPTED.into_response());
+        }
+        FromClient::Notification { .. } | FromClient::Answer { .. } => {}
     }
     let (project, session) = find(app, &visitor, &headers)?;
-    let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match endpoint::receive(&project, &session, message, caller) {
         Received::Accepted => Ok(StatusCode::ACCEPTED.into_response()),
         Received::Exchange(exchange) => Ok(answer(&session, exchange, takes_streams(&headers)).await),
@@ -143,18 +164,7 @@ async fn open(
     id: &RawValue,
     params: Option<&RawValue>,
 ) -> Result<Response, ApiError> {
-    let default = Reference::Name(DEFAULT_PROJECT.to_owned());
-    let reference = visitor.reference.as_ref().unwrap_or(&default);
-    let project = match &visitor.caller {
-        McpUser::Token(caller) => tools::project(app, caller, reference).await?,
-        McpUser::Anybody => {
-            let found = app.store.project(reference).await?;
-            let found = found.ok_or_else(|| ApiError::not_found("project", reference))?;
-            let ready = app.gateway.project(found.id).await;
-            let ready = ready.map_err(|error| ApiError::new(Kind::Unavailable, error))?;
-            ready.ok_or_else(|| ApiError::not_found("project", reference))?
-        }
-    };
+    let project = project_of(app, visitor).await?;
     match endpoint::open_session(&project, id, params, visitor.caller.owner()) {
         Ok((session, hello)) => {
             let mut response = json(StatusCode::OK, hello);
@@ -163,6 +173,29 @@ async fn open(
             Ok(response)
         }
         Err(error) => Ok(json(StatusCode::BAD_REQUEST, response(id, &Reply::Error(error)))),
+    }
+}
+
+/// The project that this visitor asks for.
+async fn project_of(app: &App, visitor: &Visitor) -> Result<Arc<Project>, ApiError> {
+    let default = Reference::Name(DEFAULT_PROJECT.to_owned());
+    let reference = visitor.reference.as_ref().unwrap_or(&default);
+    let may_see = |project: &Arc<Project>| match &visitor.caller {
+        McpUser::Token(caller) => caller.may_see(project.id),
+        McpUser::Anybody => true,
+    };
+    if let Some(project) = app.gateway.in_use(reference).filter(may_see) {
+        return Ok(project);
+    }
+    match &visitor.caller {
+        McpUser::Token(caller) => tools::project(app, caller, reference).await,
+        McpUser::Anybody => {
+            let found = app.store.project(reference).await?;
+            let found = found.ok_or_else(|| ApiError::not_found("project", reference))?;
+            let ready = app.gateway.project(found.id).await;
+            let ready = ready.map_err(|error| ApiError::new(Kind::Unavailable, error))?;
+            ready.ok_or_else(|| ApiError::not_found("project", reference))
+        }
     }
 }
 
@@ -192,8 +225,7 @@ fn find(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<(Arc<Projec
 }
 
 async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool) -> Response {
-    let Exchange { stream, answer } = exchange;
-    let mut answer = answer;
+    let Exchange { stream, mut answer, .. } = exchange;
     if takes_streams {
         tokio::select! {
             biased;
@@ -203,21 +235,23 @@ async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool)
         }
     } else {
         let answer = answer.await;
-        return answer
-            .map_or_else(|| StatusCode::ACCEPTED.into_response(), |answer| json(StatusCode::OK, answer));
+        return answer.map_or_else(
+            || StatusCode::ACCEPTED.into_response(),
+            |answer| json(StatusCode::OK, answer.message),
+        );
     }
     session.keep(&stream);
     let answering = stream.clone();
     // Ends with the call, which ends with the session at the latest.
     tokio::spawn(async move {
-        answering.finish(answer.await);
+        answering.finish(answer.await.map(|answer| answer.message));
     });
     events(session, stream, 0, CancellationToken::new())
 }
 
 /// The answer came before anything else was said, or with it.
-fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Vec<u8>>) -> Response {
-    match answer {
+fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Answered>) -> Response {
+    match answer.map(|answer| answer.message) {
         Some(answer) if stream.is_unused() => json(StatusCode::OK, answer),
         answer => {
             stream.finish(answer);
@@ -228,6 +262,9 @@ fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Vec<u8>>) -
 }
 
 fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
+    if alone::is_meant(headers) {
+        return Ok(alone::only_posts());
+    }
     let (_, session) = find(app, visitor, headers)?;
     if !takes_streams(headers) {
         let message = "a stream of events is sent here; ask for it with `Accept: text/event-stream`";
@@ -252,6 +289,9 @@ fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response,
 }
 
 fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
+    if alone::is_meant(headers) {
+        return Ok(alone::only_posts());
+    }
     let (project, session) = find(app, visitor, headers)?;
     project.dismiss(&session.id);
     Ok(StatusCode::NO_CONTENT.into_response())

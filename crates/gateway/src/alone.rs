@@ -1,0 +1,287 @@
+//! Requests that stand alone, as clients send them since 2026-07-28: no session, no handshake; each says what its client can do.
+//!
+//! ```text
+//!   request ─► running ─┬─ answered ────────────────────────────► result
+//!                ▲      └─ its server asks something ─► parked ─► `input_required`, with a ticket
+//!                └────── the client comes back with it ──┘
+//! ```
+//!
+//! A server that asks in the middle of a call, as those of the handshake era do, does not notice: its call goes on where it was.
+
+use std::sync::Arc;
+
+use cofer_mcp::era::{Introduction, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION};
+use cofer_mcp::message::{INVALID_PARAMS, METHOD_NOT_FOUND, Reply, RpcError, response};
+use cofer_mcp::raw;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::call::Caller;
+use crate::endpoint::{Answer, Answered, Exchange, Request};
+use crate::listening::Wanted;
+use crate::lists::List;
+use crate::outbox::Outbox;
+use crate::project::Project;
+use crate::session::{QUESTION_PATIENCE, Session};
+use crate::state::{Keepsake, Whose};
+use crate::translate;
+use crate::visitors::Visit;
+
+/// Those that were there before and are no more.
+const GONE: [&str; 5] =
+    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+/// Those that may be answered with a question.
+const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
+
+/// A request as it came, and who sent it.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    pub id: &'a RawValue,
+    pub method: &'a str,
+    pub params: Option<&'a RawValue>,
+    pub introduction: Introduction,
+    /// Whose token it came with.
+    pub owner: Option<uuid::Uuid>,
+}
+
+impl Asked<'_> {
+    /// Of what is called, got or read.
+    fn name(&self) -> String {
+        let field = if self.method == "resources/read" { "uri" } else { "name" };
+        let name = self.params.and_then(|params| raw::text_at(params, &[field]));
+        name.unwrap_or_default().into_owned()
+    }
+
+    fn check(&self) -> Result<(), RpcError> {
+        if self.introduction.protocol_version != STANDALONE_VERSION {
+            let data =
+                json!({"supported": [STANDALONE_VERSION], "requested": self.introduction.protocol_version});
+            let message = format!("requests that stand alone are taken in version {STANDALONE_VERSION}");
+            return Err(RpcError { code: UNSUPPORTED_VERSION, message, data: to_raw_value(&data).ok() });
+        }
+        if GONE.contains(&self.method) {
+            let message =
+                format!("Method not found: `{}` is not in version {STANDALONE_VERSION}", self.method);
+            return Err(RpcError::new(METHOD_NOT_FOUND, message));
+        }
+        Ok(())
+    }
+}
+
+/// A call under way, with everything that it needs.
+pub(crate) struct Running {
+    call: BoxFuture<'static, Answer>,
+    visit: Visit,
+    stream: Arc<Outbox>,
+    method: String,
+    name: String,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running")
+            .field("method", &self.method)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes a request that stands alone.
+pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exchange {
+    let (id, method) = (asked.id.to_owned(), asked.method.to_owned());
+    match prepare(project, asked, caller) {
+        Ok((running, from)) => {
+            let (stream, project) = (running.stream.clone(), project.clone());
+            let answer = Box::pin(async move {
+                let reply = running.drive(&project).await.unwrap_or_else(Reply::Error);
+                Some(Answered::to(&id, &translate::for_standalone(&method, reply)))
+            });
+            Exchange { stream, from, answer }
+        }
+        Err(error) => Exchange {
+            stream: Arc::new(Outbox::new(1)),
+            from: 0,
+            answer: Box::pin(async move { Some(Answered::to(&id, &Reply::Error(error))) }),
+        },
+    }
+}
+
+/// What is to be done, and after which message of its stream the client goes on reading.
+fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<(Running, u64), RpcError> {
+    asked.check()?;
+    let mut params = asked.params.map(ToOwned::to_owned);
+    let name = asked.name();
+    if MAY_ASK.contains(&asked.method)
+        && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
+    {
+        let whose = Whose { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
+        let stale = || {
+            RpcError::new(INVALID_PARAMS, "this `requestState` is none of ours, or not any more; begin anew")
+        };
+        match project.house.sealer.open(&state, whose).ok_or_else(stale)? {
+            Keepsake::Parked(ticket) => {
+                let running = project.house.lot.take(&ticket).ok_or_else(stale)?;
+                running.hear(asked.params);
+                let from = running.stream.last();
+                return Ok((running, from));
+            }
+            Keepsake::Servers(state) => {
+                params =
+                    params.and_then(|params| raw::with(&params, &["requestState"], &raw::quoted(&state)));
+            }
+        }
+    }
+    let visit = Visit::begin(project, asked.owner, asked.introduction.face.clone());
+    if !visit.session.set_level_of_request(asked.introduction.log_level.as_deref()) {
+        return Err(RpcError::new(INVALID_PARAMS, "the level of logging is none that is known"));
+    }
+    let stream = visit.session.stream();
+    let request = Request {
+        project: project.clone(),
+        session: visit.session.clone(),
+        stream: stream.clone(),
+        caller,
+        method: asked.method.to_owned(),
+        params,
+    };
+    let call: BoxFuture<'static, Answer> = match asked.method {
+        "server/discover" => Box::pin(discover(project.clone())),
+        _ => Box::pin(request.answer()),
+    };
+    Ok((Running { call, visit, stream, method: asked.method.to_owned(), name }, 0))
+}
+
+impl Running {
+    pub(crate) fn owner(&self) -> Option<uuid::Uuid> {
+        self.visit.session.owner
+    }
+
+    /// Takes what the client was asked for.
+    fn hear(&self, params: Option<&RawValue>) {
+        let answers = params.and_then(|params| raw::at(params, &["inputResponses"])).and_then(raw::fields);
+        for (number, answer) in answers.unwrap_or_default() {
+            if let Ok(number) = number.parse() {
+                self.visit.session.answered(number, Reply::Result(answer.to_owned()));
+            }
+        }
+    }
+
+    async fn drive(mut self, project: &Arc<Project>) -> Answer {
+        loop {
+            tokio::select! {
+                biased;
+                reply = &mut self.call => return self.sealed(project, reply?),
+                () = self.visit.session.is_asked() => {}
+            }
+            if MAY_ASK.contains(&self.method.as_str()) {
+                return self.park(project);
+            }
+            self.visit.session.forget_questions();
+        }
+    }
+
+    /// Waits for the client from here on.
+    fn park(self, project: &Project) -> Answer {
+        let (session, method, name) = (self.visit.session.clone(), self.method.clone(), self.name.clone());
+        let requests = session.input_requests();
+        let Ok(ticket) = project.house.lot.park(self) else {
+            return Err(RpcError::new(crate::endpoint::UNAVAILABLE, "too many calls wait for their clients"));
+        };
+        let whose = Whose { owner: session.owner, project: project.id.0, method: &method, name: &name };
+        let state = project.house.sealer.seal(&Keepsake::Parked(ticket), whose, QUESTION_PATIENCE);
+        let result = format!(
+            "{{\"resultType\":\"input_required\",\"inputRequests\":{requests},\"requestState\":\"{state}\"}}"
+        );
+        RawValue::from_string(result)
+            .map(Reply::Result)
+            .map_err(|_| RpcError::new(INVALID_PARAMS, "what the server asks cannot be passed on"))
+    }
+
+    /// What a server wants back is held by the client for us.
+    fn sealed(&self, project: &Project, reply: Reply) -> Answer {
+        let Reply::Result(result) = &reply else { return Ok(reply) };
+        if !result.get().contains("\"requestState\"") {
+            return Ok(reply);
+        }
+        let Some(state) = raw::text_at(result, &["requestState"]) else { return Ok(reply) };
+        let whose =
+            Whose { owner: self.owner(), project: project.id.0, method: &self.method, name: &self.name };
+        let sealed =
+            project.house.sealer.seal(&Keepsake::Servers(state.into_owned()), whose, QUESTION_PATIENCE);
+        Ok(raw::with(result, &["requestState"], &raw::quoted(&sealed)).map_or(reply, Reply::Result))
+    }
+}
+
+/// What there is here, for everybody who may ask.
+async fn discover(project: Arc<Project>) -> Answer {
+    // Who was never asked is now, so that what it adds is known.
+    project.complete(List::Tools, project.house.list_patience).await;
+    let name = project.name();
+    let result = json!({
+        "supportedVersions": [STANDALONE_VERSION],
+        "capabilities": {
+            "tools": {"listChanged": true},
+            "resources": {"subscribe": true, "listChanged": true},
+            "prompts": {"listChanged": true},
+            "logging": {},
+            "completions": {},
+            "extensions": project.extensions(),
+        },
+        "_meta": {SERVER_INFO_KEY: {"name": "cofer", "title": format!("Cofer: {name}"), "version": env!("CARGO_PKG_VERSION")}},
+    });
+    to_raw_value(&result).map(Reply::Result).map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
+}
+
+/// A client that listens until this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    project: Arc<Project>,
+    pub session: Arc<Session>,
+}
+
+/// Begins to listen (`subscriptions/listen`).
+pub fn listen(project: &Arc<Project>, asked: Asked<'_>, caller: Caller) -> Result<Listener, RpcError> {
+    asked.check()?;
+    let wanted =
+        Wanted::read(asked.id, asked.params).map_err(|error| RpcError::new(INVALID_PARAMS, error))?;
+    let uris: Vec<String> = wanted.uris().cloned().collect();
+    let hello = wanted.acknowledgement();
+    let session = Arc::new(Session::listening(asked.owner, asked.introduction.face, wanted));
+    session.general.push(hello);
+    project.admit(session.clone());
+    let listener = Listener { project: project.clone(), session: session.clone() };
+    let project = project.clone();
+    // Ends with the last of them.
+    tokio::spawn(async move {
+        for uri in uris {
+            let params = RawValue::from_string(format!("{{\"uri\":{}}}", raw::quoted(&uri))).ok();
+            let request = Request {
+                project: project.clone(),
+                stream: session.stream(),
+                session: session.clone(),
+                caller: caller.clone(),
+                method: "resources/subscribe".to_owned(),
+                params,
+            };
+            if let Err(error) = request.answer().await {
+                tracing::debug!("resource {uri} cannot be subscribed to: {}", error.message);
+            }
+        }
+    });
+    Ok(listener)
+}
+
+impl Listener {
+    /// The answer to who listened, when we end it.
+    pub fn farewell(&self, id: &RawValue) -> Vec<u8> {
+        let result = self.session.wanted.as_ref().map_or_else(raw::empty_object, Wanted::farewell);
+        response(id, &Reply::Result(result))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.project.dismiss(&self.session.id);
+    }
+}

@@ -1,0 +1,153 @@
+//! The two eras of the protocol. Up to 2025-11-25 a conversation begins with a handshake, and both sides ask. Since 2026-07-28 every
+//! request stands alone: it says in `_meta` which version it speaks and what its client can do, and a server that needs something of the
+//! client answers that it does.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::handshake::Face;
+use crate::message::{INVALID_PARAMS, RpcError};
+use crate::raw;
+
+/// The first version of the later era, and the only one so far.
+pub const STANDALONE_VERSION: &str = "2026-07-28";
+
+pub const HEADER_MISMATCH: i64 = -32020;
+pub const MISSING_CAPABILITY: i64 = -32021;
+pub const UNSUPPORTED_VERSION: i64 = -32022;
+
+pub const PROTOCOL_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+pub const CLIENT_INFO_KEY: &str = "io.modelcontextprotocol/clientInfo";
+pub const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+pub const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
+pub const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Era {
+    /// Up to 2025-11-25.
+    #[default]
+    Handshake,
+    /// Since 2026-07-28.
+    Standalone,
+}
+
+/// What a request of the later era says of itself.
+#[derive(Debug)]
+pub struct Introduction {
+    pub protocol_version: String,
+    pub face: Face,
+    pub log_level: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    protocol_version: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    capabilities: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientInfo")]
+    client_info: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/logLevel")]
+    log_level: Option<Cow<'a, str>>,
+}
+
+impl Introduction {
+    /// `None` for a request that says nothing of itself, as those of the earlier era do.
+    pub fn read(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
+        let Some(meta) = params
+            .filter(|params| params.get().contains("io.modelcontextprotocol/"))
+            .and_then(|params| raw::at(params, &["_meta"]))
+        else {
+            return Ok(None);
+        };
+        let bad = |what: &str| RpcError::new(INVALID_PARAMS, format!("`_meta` of the request: {what}"));
+        let meta: Meta<'_> = serde_json::from_str(meta.get()).map_err(|error| bad(&error.to_string()))?;
+        let Some(version) = meta.protocol_version else {
+            return match meta.capabilities {
+                Some(_) => Err(bad(&format!("`{PROTOCOL_VERSION_KEY}` is missing"))),
+                None => Ok(None),
+            };
+        };
+        let capabilities =
+            meta.capabilities.filter(|capabilities| capabilities.get().starts_with('{')).ok_or_else(
+                || bad(&format!("`{CAPABILITIES_KEY}` is missing; a client that can do nothing says `{{}}`")),
+            )?;
+        let face = Face {
+            capabilities: capabilities.to_owned(),
+            client_info: meta.client_info.map_or_else(|| Face::default().client_info, ToOwned::to_owned),
+        };
+        let (protocol_version, log_level) = (version.into_owned(), meta.log_level.map(Cow::into_owned));
+        Ok(Some(Self { protocol_version, face, log_level }))
+    }
+}
+
+/// The parameters of a request with what it must say of itself; what `_meta` has besides stays.
+pub fn introduced(
+    params: Option<Box<RawValue>>,
+    face: &Face,
+    log_level: Option<&str>,
+) -> Option<Box<RawValue>> {
+    let params = params.unwrap_or_else(raw::empty_object);
+    let level = log_level.map(|level| format!(",\"{LOG_LEVEL_KEY}\":{}", raw::quoted(level)));
+    let own = format!(
+        "\"{PROTOCOL_VERSION_KEY}\":\"{STANDALONE_VERSION}\",\"{CAPABILITIES_KEY}\":{},\"{CLIENT_INFO_KEY}\":{}{}",
+        face.capabilities,
+        face.client_info,
+        level.unwrap_or_default()
+    );
+    match raw::at(&params, &["_meta"]) {
+        // As the client wrote it: it speaks this version itself.
+        Some(meta) if raw::at(meta, &[PROTOCOL_VERSION_KEY]).is_some() => Some(params),
+        Some(meta) => {
+            let rest = meta.get().trim_start().strip_prefix('{')?;
+            let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
+            raw::with(&params, &["_meta"], &format!("{{{own}{comma}{rest}"))
+        }
+        None => raw::with_new(&params, "_meta", &format!("{{{own}}}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_introduced_once_and_keeps_what_else_it_says() {
+        let face = Face { capabilities: json("{}"), client_info: json(r#"{"name":"c"}"#) };
+        let introduced = |params: Option<&str>| introduced(params.map(json), &face, None).unwrap();
+        for params in
+            [None, Some(r#"{"name":"x"}"#), Some(r#"{"_meta":{}}"#), Some(r#"{"_meta":{"progressToken":7}}"#)]
+        {
+            let once = introduced(params);
+            let said = Introduction::read(Some(&once)).unwrap().unwrap();
+            assert_eq!(
+                (said.protocol_version.as_str(), said.face.client_info.get()),
+                ("2026-07-28", r#"{"name":"c"}"#)
+            );
+            assert_eq!(introduced(Some(once.get())).get(), once.get());
+            let token = raw::at(&once, &["_meta", "progressToken"]).map(RawValue::get);
+            assert_eq!(token, params.filter(|params| params.contains('7')).map(|_| "7"));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_who_says_nothing_is_of_the_earlier_era() {
+        assert!(Introduction::read(None).unwrap().is_none());
+        assert!(Introduction::read(Some(&json(r#"{"_meta":{"progressToken":1}}"#))).unwrap().is_none());
+        for (meta, missing) in [
+            (r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#, CAPABILITIES_KEY),
+            (r#"{"io.modelcontextprotocol/clientCapabilities":{}}"#, PROTOCOL_VERSION_KEY),
+            (r#"{"io.modelcontextprotocol/protocolVersion":1}"#, "invalid type"),
+        ] {
+            let error = Introduction::read(Some(&json(&format!("{{\"_meta\":{meta}}}")))).unwrap_err();
+            assert!(error.code == INVALID_PARAMS && error.message.contains(missing), "{error:?}");
+        }
+    }
+}
