@@ -164,6 +164,9 @@ impl Project {
             }
             clock.wait(connection.dialled.pump.call_patiently(method, params)).await
         };
+        if let (Ok(Reply::Result(result)), Some(client)) = (&reply, client) {
+            self.tasks.learn(result, upstream.entry.id, client.session.owner);
+        }
         reply.map_err(|error| CallFailed::unanswered(server, error, timeout))
     }
 }

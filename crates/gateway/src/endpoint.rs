@@ -27,6 +27,7 @@ use crate::names;
 use crate::outbox::Outbox;
 use crate::project::{Missing, Project, find, missing_meta};
 use crate::session::Session;
+use crate::tasks::Home;
 use crate::translate;
 use crate::upstream::Upstream;
 
@@ -212,6 +213,7 @@ impl Request {
             "resources/unsubscribe" => self.unsubscribe().await,
             "completion/complete" => self.complete().await,
             "logging/setLevel" => self.set_level(),
+            "tasks/get" | "tasks/update" | "tasks/cancel" | "tasks/result" => self.of_task().await,
             "initialize" => Err(RpcError::new(INVALID_REQUEST, "this session has shaken hands already")),
             _ => self.of_anybody().await,
         }
@@ -243,6 +245,20 @@ impl Request {
         let client = Some(Client { session: &self.session, stream: &self.stream });
         let outcome = self.project.call_tool_for(&name, params, None, &self.caller, client).await;
         outcome.map_err(refusal)
+    }
+
+    /// Of the server that began it.
+    async fn of_task(&self) -> Answer {
+        let task = self.text(&["taskId"])?;
+        match self.project.tasks.home(&task, self.session.owner) {
+            Some(Home::Server(id)) => match self.project.upstream(id) {
+                Some(upstream) => self.forward(&upstream).await,
+                None => Err(RpcError::new(INVALID_PARAMS, "the server of this task is not there any more")),
+            },
+            Some(Home::SomebodyElses) => Err(RpcError::new(INVALID_PARAMS, "there is no such task")),
+            // One from before our own beginning: whoever knows it answers.
+            None => self.of_anybody().await,
+        }
     }
 
     async fn list_tools(&self) -> Answer {

@@ -29,6 +29,7 @@ mod rounds;
 mod session;
 mod slot;
 mod state;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod translate;

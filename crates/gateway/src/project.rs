@@ -13,6 +13,7 @@ use crate::catalogue::{Catalogue, ListedTool, Route};
 use crate::desk::Desk;
 use crate::lists::{Item, Items, List};
 use crate::session::{Session, level_name};
+use crate::tasks::Tasks;
 use crate::upstream::{Change, LiveState, Upstream};
 use crate::visitors::Visitors;
 use crate::{House, ServerEntry};
@@ -53,6 +54,7 @@ pub struct Project {
     catalogue: RwLock<Arc<Catalogue>>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
     pub(crate) visitors: Visitors,
+    pub(crate) tasks: Tasks,
     /// Which server's resource this is, as far as it was learnt.
     pub(crate) resource_homes: Mutex<HashMap<String, ServerId>>,
 }
@@ -80,6 +82,7 @@ impl Project {
             catalogue: RwLock::default(),
             sessions: RwLock::default(),
             visitors: Visitors::default(),
+            tasks: Tasks::default(),
             resource_homes: Mutex::default(),
         });
         project.take(entry);

@@ -10,11 +10,11 @@ use cofer_mcp::raw::{self, empty_object};
 use cofer_mcp::{CallError, Face, Question};
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::Client;
 use crate::dial::Dialled;
-use crate::session::{Session, level_name};
+use crate::session::{QUESTION_PATIENCE, Session, level_name};
 
 /// A server that asks for ever is not answered for ever.
 const ROUNDS_MAX: usize = 64;
@@ -113,8 +113,10 @@ async fn answers(client: Client<'_>, requests: &RawValue) -> Result<String, RpcE
         client.session.ask(client.stream, question);
         async move { (key, answer.await) }
     });
+    let replies = timeout(QUESTION_PATIENCE, join_all(asked.collect::<Vec<_>>())).await;
+    let late = |_| RpcError::new(INTERNAL_ERROR, "the client did not answer in time what the server asked");
     let mut answers = Vec::new();
-    for (key, reply) in join_all(asked.collect::<Vec<_>>()).await {
+    for (key, reply) in replies.map_err(late)? {
         match reply {
             Ok(Reply::Result(result)) => answers.push(format!("{}:{result}", raw::quoted(&key))),
             Ok(Reply::Error(refusal)) => return Err(refusal),

@@ -86,7 +86,7 @@ fn check(project: &Project, asked: &Asked<'_>, headers: &HeaderMap) -> Result<()
     let field = match asked.method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        method if method.starts_with("tasks/") => "taskId",
+        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
         _ => return Ok(()),
     };
     let Some(name) = asked.params.and_then(|params| raw::text_at(params, &[field])) else {

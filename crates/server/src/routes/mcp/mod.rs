@@ -131,7 +131,9 @@ async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) ->
     };
     let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match &message {
-        FromClient::Request { id, method, params } if method == "initialize" => {
+        FromClient::Request { id, method, params }
+            if method == "initialize" && !alone::is_meant(&headers) =>
+        {
             return open(app, &visitor, id, *params).await;
         }
         FromClient::Request { id, method, params } => match Introduction::read(*params) {
