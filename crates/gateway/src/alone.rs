@@ -157,8 +157,9 @@ impl Running {
         self.visit.session.owner
     }
 
-    /// Takes what the client was asked for.
+    /// Takes what the client was asked for, and what it calls the progress of the call now.
     fn hear(&self, params: Option<&RawValue>) {
+        self.stream.set_token(params.and_then(|params| raw::at(params, &["_meta", "progressToken"])));
         let answers = params.and_then(|params| raw::at(params, &["inputResponses"])).and_then(raw::fields);
         for (number, answer) in answers.unwrap_or_default() {
             if let Ok(number) = number.parse() {

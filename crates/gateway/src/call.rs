@@ -153,8 +153,12 @@ impl Project {
         }
         let number = next_number();
         let (params, token) = with_own_token(params, number, client.is_some());
-        let _entered = client
-            .map(|client| connection.desk.enter(number, client.session, client.stream, token.as_deref()));
+        let _entered = client.map(|client| {
+            if token.is_some() {
+                client.stream.set_token(token.as_deref());
+            }
+            connection.desk.enter(number, client.session, client.stream)
+        });
         let clock = Clock { deadline, timeout, session: client.map(|client| &**client.session) };
         let reply = if connection.dialled.is_standalone() {
             rounds(&connection.dialled, method, params, client, clock).await

@@ -29,8 +29,6 @@ pub(crate) struct Desk {
 struct Call {
     session: Arc<Session>,
     stream: Arc<Outbox>,
-    /// What the client calls its progress.
-    token: Option<Arc<RawValue>>,
 }
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -55,10 +53,8 @@ impl Desk {
         number: u64,
         session: &Arc<Session>,
         stream: &Arc<Outbox>,
-        token: Option<&RawValue>,
     ) -> Entered {
-        let token = token.map(|token| Arc::from(token.to_owned()));
-        self.calls().insert(number, Call { session: session.clone(), stream: stream.clone(), token });
+        self.calls().insert(number, Call { session: session.clone(), stream: stream.clone() });
         Entered { desk: self.clone(), number }
     }
 
@@ -91,7 +87,7 @@ impl Desk {
         let number =
             raw::at(params, &["progressToken"]).and_then(|token| token.get().trim_matches('"').parse().ok());
         let call = number.and_then(|number: u64| self.calls().get(&number).cloned());
-        let Some((call, token)) = call.and_then(|call| call.token.clone().map(|token| (call, token))) else {
+        let Some((call, token)) = call.and_then(|call| call.stream.token().map(|token| (call, token))) else {
             return;
         };
         if let Some(params) = raw::with(params, &["progressToken"], token.get()) {

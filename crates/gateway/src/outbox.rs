@@ -4,9 +4,10 @@
 //! as far as it is kept. What is kept is bounded in messages and in bytes; the oldest goes first.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 const MESSAGES_MAX: usize = 256;
@@ -27,6 +28,8 @@ struct Kept {
     /// The number of the first one kept. Numbers begin with 1.
     first: u64,
     ended: bool,
+    /// What the client calls the progress of the call that this is the stream of.
+    token: Option<Arc<RawValue>>,
 }
 
 /// What a reader finds.
@@ -45,6 +48,15 @@ impl Outbox {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the client calls its progress so.
+    pub(crate) fn set_token(&self, token: Option<&RawValue>) {
+        self.kept().token = token.map(|token| Arc::from(token.to_owned()));
+    }
+
+    pub(crate) fn token(&self) -> Option<Arc<RawValue>> {
+        self.kept().token.clone()
     }
 
     /// One message, without its line break.

@@ -26,7 +26,8 @@ fn says(desk: &Desk, method: &str, params: &str) {
 /// A call with this token.
 fn call(desk: &Arc<Desk>, number: u64, session: &Arc<Session>, token: &str) -> (Arc<Outbox>, Entered) {
     let stream = Arc::new(Outbox::new(number));
-    let entered = desk.enter(number, session, &stream, Some(&raw(token)));
+    stream.set_token(Some(&raw(token)));
+    let entered = desk.enter(number, session, &stream);
     (stream, entered)
 }
 

@@ -111,7 +111,7 @@ const call = (name, args, options) => client.callTool({name, arguments: args}, o
 ";
 
 /// The project: `everything` by this transport, and one that hangs and changes its list when told to.
-async fn project(tools: &Path, transport: &str) -> (Gate, Option<Child>) {
+pub(super) async fn everything(tools: &Path, transport: &str) -> (Gate, Option<Child>) {
     let gate = Gate::started(|start| start.arg("--mcp-auth=none")).await;
     gate.misbehaving("misbehaving", &[]).await;
     let everything = tools.join("bin/mcp-server-everything");
@@ -159,7 +159,7 @@ async fn seen(tools: &Path, client: &str, url: &str) -> Result<Value, String> {
 
 async fn does_all(client: &str, transport: &str) {
     let Some(tools) = engines::tools() else { return };
-    let (gate, server) = project(&tools, transport).await;
+    let (gate, server) = everything(&tools, transport).await;
     let facts = seen(&tools, client, &format!("{}/mcp", gate.app.url)).await;
     let facts = facts.unwrap_or_else(|error| panic!("{error}\nlog: {}", gate.app.log()));
     assert_eq!(facts["version"], "2025-11-25", "{facts}");
@@ -198,7 +198,7 @@ each! {
 #[tokio::test]
 async fn the_inspector_lists_and_calls() {
     let Some(tools) = engines::tools() else { return };
-    let (gate, _) = project(&tools, "stdio").await;
+    let (gate, _) = everything(&tools, "stdio").await;
     let inspect = async |arguments: &[&str]| {
         let mut command = Command::new(tools.join("bin/mcp-inspector"));
         command.args(["--cli", &format!("{}/mcp", gate.app.url), "--transport", "http"]).args(arguments);

@@ -8,6 +8,7 @@ mod client;
 mod clients;
 mod conformance;
 mod door;
+mod eras;
 mod file;
 mod hosted;
 mod real_servers;
