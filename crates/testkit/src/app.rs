@@ -321,6 +321,11 @@ impl App {
         self.start.cofer(args).await
     }
 
+    /// The same, to be talked to.
+    pub fn command(&self, args: &[&str]) -> Command {
+        command(&self.start.program, &self.start.variables, args)
+    }
+
     pub async fn cofer_with_input(&self, args: &[&str], input: &str) -> Ran {
         run(&self.start.program, &self.start.variables, args, Some(input)).await
     }
@@ -361,6 +366,13 @@ impl App {
     }
 }
 
+fn command(program: &Path, variables: &BTreeMap<String, String>, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).env_clear().envs(variables).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 async fn run(
     program: &Path,
     variables: &BTreeMap<String, String>,
@@ -368,10 +380,7 @@ async fn run(
     input: Option<&str>,
 ) -> Ran {
     use tokio::io::AsyncWriteExt;
-    let mut command = Command::new(program);
-    command.args(args).env_clear().envs(variables).kill_on_drop(true);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("cofer starts");
+    let mut child = command(program, variables, args).spawn().expect("cofer starts");
     let mut stdin = child.stdin.take().expect("piped");
     // It may well end without reading.
     let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;

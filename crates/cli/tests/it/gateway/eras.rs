@@ -3,16 +3,16 @@
 //!
 //! Each client is a few lines that print what they saw as one JSON object; what it must be is the same for all.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use cofer_testkit::{engines, fixture};
+use cofer_testkit::{engines, fixture, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::Gate;
-use super::clients::everything;
 
 const PYTHON: &str = r"
 import sys, json, anyio
@@ -233,8 +233,27 @@ async fn in_front_of_fixture(transport: &str, era: &str) -> Form {
     Form { gate, plan: plan_of_fixture(), server }
 }
 
+/// The project: `everything` over HTTP+SSE, and one that hangs and changes its list when told to.
+async fn everything(tools: &Path) -> (Gate, Option<Child>) {
+    let gate = Gate::started(|start| start.arg("--mcp-auth=none")).await;
+    gate.misbehaving("misbehaving", &[]).await;
+    let everything = tools.join("bin/mcp-server-everything");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new(everything);
+    server.arg("sse").env("PORT", port.to_string()).kill_on_drop(true);
+    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let server = server.spawn().unwrap();
+    until("a server that listens", async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+    })
+    .await;
+    let url = format!("http://127.0.0.1:{port}/sse");
+    gate.register("everything", "sse", json!({"url": url}), &json!({})).await;
+    (gate, Some(server))
+}
+
 async fn in_front_of_sse(tools: &Path) -> Form {
-    let (gate, server) = everything(tools, "sse").await;
+    let (gate, server) = everything(tools).await;
     let plan = json!({
         "echo": ["echo", {"message": "simple text"}],
         "progress": ["trigger-long-running-operation", {"duration": 1, "steps": 4}],

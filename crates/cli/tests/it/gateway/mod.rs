@@ -1,11 +1,11 @@
 //! The gateway from outside: a running Cofer, servers behind it, clients before it.
 //!
 //! [`Gate`] is a Cofer whose process tree is watched to its last leaf; [`Client`] speaks to its endpoint by hand, so that a test sees
-//! every message as it came. Clients that others made are in `clients`, servers that others made in `real_servers`.
+//! every message as it came. Clients that others made are in `eras`, servers that others made in `real_servers`.
 
+mod alone;
 mod carried;
 mod client;
-mod clients;
 mod conformance;
 mod door;
 mod eras;

@@ -11,7 +11,7 @@ use cofer_gateway::alone::{self, Asked, Listener};
 use cofer_gateway::endpoint::{Answered, Exchange};
 use cofer_gateway::{Caller as Recorded, Next, Outbox, Project};
 use cofer_mcp::era::{HEADER_MISMATCH, MISSING_CAPABILITY, STANDALONE_VERSION, UNSUPPORTED_VERSION};
-use cofer_mcp::message::{INVALID_PARAMS, METHOD_NOT_FOUND, Reply, RpcError, response};
+use cofer_mcp::message::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Reply, RpcError, response};
 use cofer_mcp::raw;
 use data_encoding::BASE64;
 use futures_util::future::BoxFuture;
@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, json, takes_streams};
 use crate::app::App;
-use crate::http::ApiError;
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
@@ -37,13 +36,13 @@ pub(super) fn is_meant(headers: &HeaderMap) -> bool {
 
 /// There are no streams to be had, and no sessions to be ended.
 pub(super) fn only_posts() -> Response {
-    let mut response = ApiError::new(
-        cofer_model::Kind::MethodNotAllowed,
-        format!("in version {STANDALONE_VERSION} everything is asked with POST; listen with `subscriptions/listen`"),
-    )
-    .into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
-    response
+    let message = format!(
+        "in version {STANDALONE_VERSION} everything is asked with POST; listen with `subscriptions/listen`"
+    );
+    let error = Reply::Error(RpcError::new(INVALID_REQUEST, message));
+    let mut refusal = json(StatusCode::METHOD_NOT_ALLOWED, response(RawValue::NULL, &error));
+    refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    refusal
 }
 
 /// An error of a request that was not even looked at.
