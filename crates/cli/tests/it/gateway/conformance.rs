@@ -57,6 +57,23 @@ async fn the_next_suite_finds_everything_required(transport: &str) {
     examined(&tools, transport, "conformance-next", &["--requirements", "2025-11-25"]).await;
 }
 
+/// What is not required (tasks, headers, what should be and need not) included.
+async fn the_next_suite_finds_nothing_wrong_in_the_later_era(transport: &str) {
+    let Some(tools) = engines::tools() else { return };
+    let report = examined(&tools, transport, "conformance-next", &["--requirements", "2026-07-28"]).await;
+    assert!(report.contains(" passed, 0 failed\n") && !report.contains('✗'), "{report}");
+}
+
+#[tokio::test]
+async fn the_next_suite_finds_nothing_wrong_in_the_later_era_in_front_of_a_child() {
+    the_next_suite_finds_nothing_wrong_in_the_later_era("stdio").await;
+}
+
+#[tokio::test]
+async fn the_next_suite_finds_nothing_wrong_in_the_later_era_in_front_of_http() {
+    the_next_suite_finds_nothing_wrong_in_the_later_era("http").await;
+}
+
 #[tokio::test]
 async fn todays_suite_finds_nothing_wrong_in_front_of_a_child() {
     todays_suite_finds_nothing_wrong("stdio").await;

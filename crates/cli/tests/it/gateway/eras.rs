@@ -216,7 +216,7 @@ fn plan_of_fixture() -> Value {
 async fn in_front_of_fixture(transport: &str, era: &str) -> Form {
     let gate = Gate::started(|start| start.arg("--mcp-auth=none")).await;
     gate.misbehaving("misbehaving", &[]).await;
-    let arguments = ["--era", era, transport];
+    let arguments = [transport, "--era", era];
     let server = if transport == "stdio" {
         gate.stdio("fixture", &fixture::program(), &arguments, json!({})).await;
         None
