@@ -24,7 +24,7 @@ use crate::lists::List;
 use crate::outbox::Outbox;
 use crate::project::Project;
 use crate::session::{QUESTION_PATIENCE, Session};
-use crate::state::{Keepsake, Whose};
+use crate::state::{Bearer, Keepsake};
 use crate::translate;
 use crate::visitors::Visit;
 
@@ -41,7 +41,7 @@ pub struct Asked<'a> {
     pub method: &'a str,
     pub params: Option<&'a RawValue>,
     pub introduction: Introduction,
-    /// Whose token it came with.
+    /// Bearer token it came with.
     pub owner: Option<uuid::Uuid>,
 }
 
@@ -115,7 +115,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
     if MAY_ASK.contains(&asked.method)
         && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
     {
-        let whose = Whose { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
+        let whose = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
         let stale = || {
             RpcError::new(INVALID_PARAMS, "this `requestState` is none of ours, or not any more; begin anew")
         };
@@ -189,7 +189,7 @@ impl Running {
         let Ok(ticket) = project.house.lot.park(self) else {
             return Err(RpcError::new(crate::endpoint::UNAVAILABLE, "too many calls wait for their clients"));
         };
-        let whose = Whose { owner: session.owner, project: project.id.0, method: &method, name: &name };
+        let whose = Bearer { owner: session.owner, project: project.id.0, method: &method, name: &name };
         let state = project.house.sealer.seal(&Keepsake::Parked(ticket), whose, QUESTION_PATIENCE);
         let result = format!(
             "{{\"resultType\":\"input_required\",\"inputRequests\":{requests},\"requestState\":\"{state}\"}}"
@@ -207,7 +207,7 @@ impl Running {
         }
         let Some(state) = raw::text_at(result, &["requestState"]) else { return Ok(reply) };
         let whose =
-            Whose { owner: self.owner(), project: project.id.0, method: &self.method, name: &self.name };
+            Bearer { owner: self.owner(), project: project.id.0, method: &self.method, name: &self.name };
         let sealed =
             project.house.sealer.seal(&Keepsake::Servers(state.into_owned()), whose, QUESTION_PATIENCE);
         Ok(raw::with(result, &["requestState"], &raw::quoted(&sealed)).map_or(reply, Reply::Result))

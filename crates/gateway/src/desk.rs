@@ -20,9 +20,40 @@ use crate::upstream::{Change, Upstream};
 #[derive(Debug)]
 pub(crate) struct Desk {
     upstream: Weak<Upstream>,
-    /// Whose conversation it is, if it is not everybody's.
-    client: Option<Weak<Session>>,
+    whose: Whose,
     calls: Mutex<HashMap<u64, Call>>,
+}
+
+/// Whose conversation it is.
+#[derive(Clone, Debug)]
+pub(crate) enum Whose {
+    Everybodys,
+    /// One client's.
+    Session(Weak<Session>),
+    /// One client's, whose requests stand alone: it is known by its looks.
+    Visitor(Arc<str>),
+}
+
+impl Whose {
+    pub(crate) fn of(session: &Arc<Session>) -> Self {
+        match session.looks() {
+            Some(looks) => Self::Visitor(looks.clone()),
+            None => Self::Session(Arc::downgrade(session)),
+        }
+    }
+
+    pub(crate) fn is_everybodys(&self) -> bool {
+        matches!(self, Self::Everybodys)
+    }
+
+    /// Whether what is said in it is for this client.
+    pub(crate) fn concerns(&self, session: &Session) -> bool {
+        match self {
+            Self::Everybodys => true,
+            Self::Session(client) => client.upgrade().is_some_and(|client| client.id == session.id),
+            Self::Visitor(looks) => session.looks() == Some(looks),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -39,8 +70,12 @@ pub(crate) fn next_number() -> u64 {
 }
 
 impl Desk {
-    pub(crate) fn new(upstream: Weak<Upstream>, client: Option<Weak<Session>>) -> Self {
-        Self { upstream, client, calls: Mutex::default() }
+    pub(crate) fn new(upstream: Weak<Upstream>, whose: Whose) -> Self {
+        Self { upstream, whose, calls: Mutex::default() }
+    }
+
+    pub(crate) fn whose(&self) -> &Whose {
+        &self.whose
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, Call>> {
@@ -58,11 +93,6 @@ impl Desk {
         Entered { desk: self.clone(), number }
     }
 
-    /// Whose conversation it is, if it is not everybody's.
-    pub(crate) fn client(&self) -> Option<Arc<Session>> {
-        self.client.as_ref().and_then(Weak::upgrade)
-    }
-
     pub(crate) fn is_busy(&self) -> bool {
         !self.calls().is_empty()
     }
@@ -71,11 +101,16 @@ impl Desk {
     fn place(&self) -> Place {
         let calls = self.calls();
         let mut all = calls.values();
-        match (&self.client, all.next(), all.next()) {
+        match (&self.whose, all.next(), all.next()) {
             (_, Some(only), None) => Place::Call(only.clone()),
-            (Some(client), ..) => client.upgrade().map_or(Place::Nobody, Place::Client),
-            (None, None, _) => Place::Nobody,
-            (None, Some(first), Some(second)) => {
+            (Whose::Session(client), ..) => client.upgrade().map_or(Place::Nobody, Place::Client),
+            // Each of its calls can be answered with a question: the latest is as good as any.
+            (Whose::Visitor(_), Some(_), Some(_)) => {
+                let latest = calls.iter().max_by_key(|(number, _)| **number);
+                latest.map_or(Place::Nobody, |(_, call)| Place::Call(call.clone()))
+            }
+            (_, None, _) => Place::Nobody,
+            (Whose::Everybodys, Some(first), Some(second)) => {
                 let one_client =
                     std::iter::once(second).chain(all).all(|call| call.session.id == first.session.id);
                 if one_client { Place::Client(first.session.clone()) } else { Place::Several }
@@ -137,12 +172,12 @@ impl Ear for Desk {
             "notifications/resources/list_changed" => Change::Resources,
             "notifications/resources/updated" => {
                 let Some(upstream) = self.upstream.upgrade() else { return };
-                return upstream.resource_updated(&said, self.client.as_ref());
+                return upstream.resource_updated(&said, &self.whose);
             }
             _ => return self.pass_on(&said),
         };
         if let Some(upstream) = self.upstream.upgrade() {
-            upstream.changed(change);
+            upstream.changed(change, &self.whose);
         }
     }
 

@@ -260,15 +260,11 @@ impl Project {
         let session = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(id);
         self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner).remove(id);
         let Some(session) = session else { return false };
-        self.see_off(&session);
-        true
-    }
-
-    pub(crate) fn see_off(&self, session: &Session) {
         session.close();
         for upstream in self.upstreams().iter() {
-            upstream.leaves(session);
+            upstream.leaves(&session);
         }
+        true
     }
 
     /// What servers add to the protocol, as far as they have said.
@@ -289,8 +285,9 @@ impl Project {
         for id in old {
             self.dismiss(&id);
         }
-        for session in self.visitors.unused(unused) {
-            self.see_off(&session);
+        self.visitors.forget_unused(unused);
+        for upstream in self.upstreams().iter() {
+            upstream.forget_visitors();
         }
     }
 
@@ -302,10 +299,9 @@ impl Project {
 
     /// What a new conversation with this server must be told: the chattiest level that anybody wants, and what is subscribed to.
     pub(crate) fn agreed(&self, upstream: &Upstream, desk: &Desk) -> (Option<&'static str>, Vec<String>) {
-        let sessions: Vec<_> = match desk.client() {
-            Some(session) => vec![session],
-            None => self.sessions.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect(),
-        };
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions: Vec<_> =
+            sessions.values().filter(|session| desk.whose().concerns(session)).cloned().collect();
         let level = sessions.iter().filter_map(|session| session.level_if_set()).min().map(level_name);
         let homes = self.resource_homes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_its = |uri: &String| homes.get(uri) == Some(&upstream.entry.id);
@@ -322,9 +318,7 @@ impl Project {
         for id in sessions {
             self.dismiss(&id);
         }
-        for session in self.visitors.unused(Duration::ZERO) {
-            self.see_off(&session);
-        }
+        self.visitors.forget_unused(Duration::ZERO);
         for upstream in self.upstreams().iter() {
             upstream.close();
         }

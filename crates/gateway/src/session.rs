@@ -40,6 +40,8 @@ pub struct Session {
     pub owner: Option<uuid::Uuid>,
     pub protocol_version: &'static str,
     pub face: Face,
+    /// By what a client is known again whose requests stand alone.
+    looks: Option<Arc<str>>,
     /// What belongs to no call.
     pub general: Arc<Outbox>,
     /// The last message of it that a connection has carried.
@@ -85,6 +87,7 @@ impl Session {
             id: uuid::Uuid::new_v4().simple().to_string(),
             owner,
             protocol_version,
+            looks: (protocol_version == STANDALONE_VERSION).then(|| looks_of(owner, &face)),
             face,
             general: Arc::new(Outbox::new(0)),
             general_heard: AtomicU64::new(0),
@@ -108,6 +111,15 @@ impl Session {
     /// Whether each of its requests stands alone, as since 2026-07-28.
     pub fn is_standalone(&self) -> bool {
         self.protocol_version == STANDALONE_VERSION
+    }
+
+    pub(crate) fn looks(&self) -> Option<&Arc<str>> {
+        self.looks.as_ref()
+    }
+
+    /// By what its conversations are known.
+    pub(crate) fn conversation(&self) -> &str {
+        self.looks.as_deref().unwrap_or(&self.id)
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -368,6 +380,11 @@ impl Session {
     pub async fn closed(&self) {
         self.closed.cancelled().await;
     }
+}
+
+/// Whoever has the same token and says the same of itself is the same client.
+pub(crate) fn looks_of(owner: Option<uuid::Uuid>, face: &Face) -> Arc<str> {
+    format!("{} {} {}", owner.unwrap_or_default(), face.capabilities, face.client_info).into()
 }
 
 /// The name of a level by its place.

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::breaker::{Breaker, BreakerRules};
-use crate::desk::Desk;
+use crate::desk::{Desk, Whose};
 use crate::dial::{Dial, DialError, Dialled};
 use crate::session::level_name;
 
@@ -133,6 +133,7 @@ pub(crate) struct Slot {
     place: watch::Sender<Place>,
     shared: Arc<Shared>,
     began: AtomicBool,
+    is_visitors: bool,
     /// What the task needs, until it is started.
     keeper: Mutex<Option<Keeper>>,
     _ends_with_us: DropGuard,
@@ -161,6 +162,7 @@ impl Slot {
         let (place, _) = watch::channel(place);
         let shared = Arc::<Shared>::default();
         let guard = shared.closing.clone().drop_guard();
+        let is_visitors = matches!(desk.whose(), Whose::Visitor(_));
         let keeper = Keeper {
             dial,
             face,
@@ -175,6 +177,7 @@ impl Slot {
             place,
             shared,
             began: AtomicBool::new(false),
+            is_visitors,
             keeper: Mutex::new(Some(keeper)),
             _ends_with_us: guard,
         }
@@ -247,6 +250,11 @@ impl Slot {
         {
             tokio::spawn(keeper.run());
         }
+    }
+
+    /// Whether it is for a client whose requests stand alone.
+    pub(crate) fn is_visitors(&self) -> bool {
+        self.is_visitors
     }
 
     pub(crate) fn close(&self) {

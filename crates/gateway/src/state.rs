@@ -27,7 +27,7 @@ pub(crate) enum Keepsake {
 
 /// Who may bring it back, and with what.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whose<'a> {
+pub(crate) struct Bearer<'a> {
     pub owner: Option<uuid::Uuid>,
     pub project: uuid::Uuid,
     pub method: &'a str,
@@ -35,7 +35,7 @@ pub(crate) struct Whose<'a> {
     pub name: &'a str,
 }
 
-impl Whose<'_> {
+impl Bearer<'_> {
     fn digest(self) -> [u8; WHOSE_BYTES] {
         let mut digest = Sha256::new();
         digest.update(self.owner.unwrap_or_default().as_bytes());
@@ -87,7 +87,7 @@ impl Sealer {
         Self(Hmac::new(&block.into()))
     }
 
-    pub(crate) fn seal(&self, held: &Keepsake, whose: Whose<'_>, lasts: Duration) -> String {
+    pub(crate) fn seal(&self, held: &Keepsake, whose: Bearer<'_>, lasts: Duration) -> String {
         let (kind, text) = match held {
             Keepsake::Parked(text) => (b'p', text),
             Keepsake::Servers(text) => (b's', text),
@@ -102,7 +102,7 @@ impl Sealer {
     }
 
     /// `None` for what was changed, is too old, or is brought back by somebody else or with something else.
-    pub(crate) fn open(&self, state: &str, whose: Whose<'_>) -> Option<Keepsake> {
+    pub(crate) fn open(&self, state: &str, whose: Bearer<'_>) -> Option<Keepsake> {
         let (body, mark) = state.split_once('.')?;
         let body = BASE64URL_NOPAD.decode(body.as_bytes()).ok()?;
         let mark = BASE64URL_NOPAD.decode(mark.as_bytes()).ok()?;
@@ -137,16 +137,16 @@ mod tests {
         let sealer = Sealer::new(&StateKey([7; 32]));
         let (ann, bob, web) =
             (Some(uuid::Uuid::from_u128(1)), Some(uuid::Uuid::from_u128(2)), uuid::Uuid::from_u128(3));
-        let whose = Whose { owner: ann, project: web, method: "tools/call", name: "echo" };
+        let whose = Bearer { owner: ann, project: web, method: "tools/call", name: "echo" };
         let held = Keepsake::Servers("größe".to_owned());
         let state = sealer.seal(&held, whose, Duration::from_secs(60));
         assert_eq!(sealer.open(&state, whose), Some(held.clone()));
         for other in [
-            Whose { owner: bob, ..whose },
-            Whose { owner: None, ..whose },
-            Whose { project: uuid::Uuid::nil(), ..whose },
-            Whose { method: "prompts/get", ..whose },
-            Whose { name: "ech", ..whose },
+            Bearer { owner: bob, ..whose },
+            Bearer { owner: None, ..whose },
+            Bearer { project: uuid::Uuid::nil(), ..whose },
+            Bearer { method: "prompts/get", ..whose },
+            Bearer { name: "ech", ..whose },
         ] {
             assert_eq!(sealer.open(&state, other), None, "{other:?}");
         }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_was_changed_in_any_place_or_is_no_state_at_all_is_not_opened() {
         let sealer = Sealer::new(&StateKey([7; 32]));
-        let whose = Whose { owner: None, project: uuid::Uuid::nil(), method: "m", name: "n" };
+        let whose = Bearer { owner: None, project: uuid::Uuid::nil(), method: "m", name: "n" };
         let state = sealer.seal(&Keepsake::Parked("x".to_owned()), whose, Duration::from_secs(60));
         for place in 0..state.len() {
             let mut changed = state.clone().into_bytes();

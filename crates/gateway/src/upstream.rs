@@ -11,7 +11,7 @@ use cofer_model::{Circuit, ExternalStatus, Kind, ServerId, SessionMode};
 use serde_json::value::RawValue;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::desk::Desk;
+use crate::desk::{Desk, Whose};
 use crate::dial::Dial;
 use crate::lists::{self, Item, Items, Kept, List, same};
 use crate::project::Project;
@@ -102,7 +102,7 @@ impl Upstream {
                 tools.set(known.iter().map(|tool| Item::read(List::Tools, tool.clone())).collect());
             }
             let disabled = RwLock::new(std::mem::take(&mut entry.disabled));
-            let shared = slot(me, &entry, Face::default(), None, rules);
+            let shared = slot(me, &entry, Face::default(), Whose::Everybodys, rules);
             Self {
                 me: me.clone(),
                 project,
@@ -157,16 +157,13 @@ impl Upstream {
 
     fn own_slot(&self, session: &Arc<Session>) -> Arc<Slot> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || {
-            Arc::new(slot(
-                &self.me,
-                &self.entry,
-                session.face.clone(),
-                Some(Arc::downgrade(session)),
-                self.rules,
-            ))
-        };
-        own.entry(session.id.clone()).or_insert_with(make).clone()
+        if let Some(slot) = own.get(session.conversation()) {
+            return slot.clone();
+        }
+        let whose = Whose::of(session);
+        let slot = Arc::new(slot(&self.me, &self.entry, session.face.clone(), whose, self.rules));
+        own.insert(session.conversation().to_owned(), slot.clone());
+        slot
     }
 
     /// A client is gone, and with it its conversation.
@@ -175,6 +172,12 @@ impl Upstream {
         if let Some(slot) = slot {
             slot.close();
         }
+    }
+
+    /// Conversations of visitors that nobody has used for long have ended by themselves.
+    pub(crate) fn forget_visitors(&self) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.retain(|_, slot| !slot.is_visitors() || !matches!(slot.place().standing, Standing::Idle));
     }
 
     pub(crate) fn close(&self) {
@@ -267,7 +270,8 @@ impl Upstream {
     }
 
     /// The server says that a list has changed: looked at, once for many such words, and told only if it is so.
-    pub(crate) fn changed(&self, change: Change) {
+    /// Looked at in the conversation in which it was said: each may be with a process of its own.
+    pub(crate) fn changed(&self, change: Change, whose: &Whose) {
         {
             let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((_, again)) = looking.iter_mut().find(|(what, _)| *what == change) {
@@ -277,17 +281,32 @@ impl Upstream {
             looking.push((change, false));
         }
         let Some(me) = self.me.upgrade() else { return };
-        tokio::spawn(async move { while me.look(change).await {} });
+        let whose = whose.clone();
+        tokio::spawn(async move { while me.look(change, &whose).await {} });
+    }
+
+    /// The open conversation of these.
+    async fn conversation_of(&self, whose: &Whose) -> Result<Arc<Connection>, Unreached> {
+        let own = |key: &str| self.own.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let own = match whose {
+            Whose::Everybodys => None,
+            Whose::Session(session) => session.upgrade().and_then(|session| own(&session.id)),
+            Whose::Visitor(looks) => own(looks),
+        };
+        match own {
+            Some(own) => own.connection().await,
+            None => self.shared.connection().await,
+        }
     }
 
     /// Whether another look is wanted.
-    async fn look(&self, change: Change) -> bool {
+    async fn look(&self, change: Change, whose: &Whose) -> bool {
         tokio::time::sleep(CHANGES_TOGETHER).await;
         {
             let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
             looking.iter_mut().filter(|(what, _)| *what == change).for_each(|(_, again)| *again = false);
         }
-        if let Ok(connection) = self.shared.connection().await {
+        if let Ok(connection) = self.conversation_of(whose).await {
             self.look_through(&connection, change).await;
         }
         let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -418,19 +437,16 @@ impl Upstream {
     }
 
     /// Told to who subscribed to it; in a client's own conversation, to that client alone.
-    pub(crate) fn resource_updated(&self, said: &Notification, client: Option<&Weak<Session>>) {
+    pub(crate) fn resource_updated(&self, said: &Notification, whose: &Whose) {
         let Some(uri) = said.params.as_deref().and_then(|params| raw::text_at(params, &["uri"])) else {
             return;
         };
         let tell = |session: &Arc<Session>| {
-            if session.is_subscribed(&uri) {
+            if session.is_subscribed(&uri) && whose.concerns(session) {
                 session.tell(&said.method, said.params.as_deref());
             }
         };
-        match client {
-            Some(client) => client.upgrade().iter().for_each(tell),
-            None => self.each_session(tell),
-        }
+        self.each_session(tell);
     }
 
     pub(crate) fn each_session(&self, tell: impl Fn(&Arc<Session>)) {
@@ -460,15 +476,9 @@ impl Upstream {
     }
 }
 
-fn slot(
-    me: &Weak<Upstream>,
-    entry: &ServerEntry,
-    face: Face,
-    client: Option<Weak<Session>>,
-    rules: SlotRules,
-) -> Slot {
-    let is_shared = client.is_none();
-    let desk = Desk::new(me.clone(), client);
+fn slot(me: &Weak<Upstream>, entry: &ServerEntry, face: Face, whose: Whose, rules: SlotRules) -> Slot {
+    let is_shared = whose.is_everybodys();
+    let desk = Desk::new(me.clone(), whose);
     let owner = me.clone();
     let opened = Arc::new(move |connection| {
         if let Some(upstream) = owner.upgrade() {

@@ -7,7 +7,7 @@ use cofer_mcp::{Ear, Face};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::desk::{Desk, Entered};
+use crate::desk::{Desk, Entered, Whose};
 use crate::outbox::{Next, Outbox};
 use crate::session::Session;
 
@@ -44,7 +44,7 @@ async fn all(outbox: &Outbox) -> Vec<Value> {
 
 #[tokio::test]
 async fn progress_goes_to_its_own_call_under_the_clients_own_token() {
-    let desk = Arc::new(Desk::new(Weak::new(), None));
+    let desk = Arc::new(Desk::new(Weak::new(), Whose::Everybodys));
     let (one, other) = (session(), session());
     let (first, _entered_first) = call(&desk, 7001, &one, r#""same""#);
     let (second, entered_second) = call(&desk, 7002, &other, r#""same""#);
@@ -66,7 +66,7 @@ async fn progress_goes_to_its_own_call_under_the_clients_own_token() {
 
 #[tokio::test]
 async fn what_names_no_call_goes_to_the_only_one_and_at_the_level_its_client_wants() {
-    let desk = Arc::new(Desk::new(Weak::new(), None));
+    let desk = Arc::new(Desk::new(Weak::new(), Whose::Everybodys));
     let client = session();
     assert!(client.set_level("warning") && !client.set_level("loud"));
     let (stream, entered) = call(&desk, 7101, &client, "1");
@@ -84,7 +84,7 @@ async fn what_names_no_call_goes_to_the_only_one_and_at_the_level_its_client_wan
 
 #[tokio::test]
 async fn with_two_calls_of_one_client_it_goes_to_that_client_beside_them() {
-    let desk = Arc::new(Desk::new(Weak::new(), None));
+    let desk = Arc::new(Desk::new(Weak::new(), Whose::Everybodys));
     let client = session();
     let (first, _one) = call(&desk, 7201, &client, "1");
     let (second, _two) = call(&desk, 7202, &client, "2");

@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use super::Attempt::{CannotBegin, Connects, Fails, Hangs};
 use super::MadeUp;
-use crate::desk::Desk;
+use crate::desk::{Desk, Whose};
 use crate::slot::{Slot, SlotRules, Standing};
 
 fn slot(server: &Arc<MadeUp>) -> Slot {
-    let desk = Desk::new(Weak::new(), None);
+    let desk = Desk::new(Weak::new(), Whose::Everybodys);
     Slot::new(server.clone(), Face::default(), desk, SlotRules::default(), Arc::new(|_| ()))
 }
 

@@ -61,14 +61,18 @@ async def main(url, mode, plan):
         watched = [plan['watch'][0]] if plan['watch'] else []
         async def act():
             with anyio.fail_after(20):
-                await call(plan['change'])
-                await heard['ToolsListChanged' if modern else 'tools/list_changed'].wait()
+                # It may become what it is for others already, who have a process of their own.
+                while not changed.is_set():
+                    await call(plan['change'])
+                    with anyio.move_on_after(1):
+                        await changed.wait()
                 facts['list_changed'] = True
                 if watched:
                     await client.call_tool(plan['watch'][1], {})
                     await heard['ResourceUpdated' if modern else 'resources/updated'].wait()
                     facts['subscription'] = True
         modern = facts['version'] >= '2026'
+        changed = heard['ToolsListChanged' if modern else 'tools/list_changed']
         if modern:
             async with client.listen(tools_list_changed=True, resource_subscriptions=watched) as events:
                 async with anyio.create_task_group() as group:
@@ -125,8 +129,13 @@ facts.roots = text(await run(plan.roots));
 const watched = plan.watch ? [plan.watch[0]] : [];
 const listening = modern ? await client.listen({toolsListChanged: true, resourceSubscriptions: watched}) : null;
 if (!modern) for (const uri of watched) await client.subscribeResource({uri});
-await run(plan.change);
-await changed.fired;
+// It may become what it is for others already, who have a process of their own.
+let has_changed = false;
+changed.fired.then(() => { has_changed = true; });
+while (!has_changed) {
+    await run(plan.change);
+    await Promise.race([changed.fired, new Promise(resolve => setTimeout(resolve, 1000))]);
+}
 facts.list_changed = true;
 if (plan.watch) {
     await call(plan.watch[1], {});
@@ -390,8 +399,8 @@ async fn everybody_does_all_in_front_of_a_hosted_server() {
 #[tokio::test]
 async fn the_inspector_lists_and_calls_in_every_era() {
     let Some(tools) = engines::tools() else { return };
-    for form in [in_front_of_fixture("stdio", "handshake").await, in_front_of_fixture("http", "alone").await]
-    {
+    for (transport, known) in [("stdio", "handshake"), ("http", "alone")] {
+        let form = in_front_of_fixture(transport, known).await;
         for era in ["legacy", "auto", "modern"] {
             let inspect = async |arguments: &[&str]| {
                 let mut command = Command::new(tools.join("bin/mcp-inspector"));
