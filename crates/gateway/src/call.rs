@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_mcp::message::Reply;
-use cofer_mcp::{CallError, raw};
+use cofer_mcp::{CallError, era, raw};
 use cofer_model::mask::Mask;
 use cofer_model::{CallId, CallStatus, Kind, Moment, RunId, ToolCallRecord};
 use serde_json::value::RawValue;
@@ -166,6 +166,7 @@ impl Project {
             if let Some(level) = client.and_then(|client| client.session.level_of_request()) {
                 connection.at_least_as_chatty(level).await;
             }
+            let params = params.map(era::unintroduced);
             clock.wait(connection.dialled.pump.call_patiently(method, params)).await
         };
         if let (Ok(Reply::Result(result)), Some(client)) = (&reply, client) {

@@ -110,6 +110,18 @@ pub fn introduced(
     }
 }
 
+/// The parameters without what a request of the later era says of itself, for a server of the earlier one; the rest of `_meta` stays.
+pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
+    if !params.get().contains("io.modelcontextprotocol/") {
+        return params;
+    }
+    let own = [PROTOCOL_VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY];
+    let Some(fields) = raw::at(&params, &["_meta"]).and_then(raw::fields) else { return params };
+    let rest = fields.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let rest: Vec<_> = rest.map(|(name, value)| format!("{}:{value}", raw::quoted(name))).collect();
+    raw::with(&params, &["_meta"], &format!("{{{}}}", rest.join(","))).unwrap_or(params)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +144,9 @@ mod tests {
                 ("2026-07-28", r#"{"name":"c"}"#)
             );
             assert_eq!(introduced(Some(once.get())).get(), once.get());
+            let without = unintroduced(once.clone());
+            assert!(Introduction::read(Some(&without)).unwrap().is_none(), "{without}");
+            assert_eq!(without.get().contains("progressToken"), once.get().contains("progressToken"));
             let token = raw::at(&once, &["_meta", "progressToken"]).map(RawValue::get);
             assert_eq!(token, params.filter(|params| params.contains('7')).map(|_| "7"));
         }

@@ -28,7 +28,7 @@ use crate::until::until;
 const START_DEADLINE: Duration = Duration::from_secs(20);
 const STOP_DEADLINE: Duration = Duration::from_secs(40);
 /// Generous: a command may wait for an installer, on a machine that is busy with other tests.
-const COMMAND_DEADLINE: Duration = Duration::from_secs(240);
+const COMMAND_DEADLINE: Duration = Duration::from_mins(4);
 /// What of the test's own environment a `cofer` under test may see.
 const INHERITED: [&str; 2] = ["PATH", "TMPDIR"];
 

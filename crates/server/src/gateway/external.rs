@@ -31,7 +31,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// How long a child whose stdout has ended is given to tell how it ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-const CALLS_AT_ONCE: usize = 64;
+/// Many: those that wait for an answer of their client are among them.
+const CALLS_AT_ONCE: usize = 1024;
 const CALLS_WAITING: usize = 1024;
 
 /// What every dialling needs.

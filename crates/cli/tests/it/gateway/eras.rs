@@ -297,7 +297,9 @@ async fn seen(tools: &Path, client: &str, mode: &str, form: &Form) -> Result<Val
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     let facts = said.lines().last().and_then(|line| serde_json::from_str(line).ok());
     facts.filter(|_| ran.status.success()).ok_or_else(|| {
-        format!("{said}\n{}", String::from_utf8_lossy(&ran.stderr).chars().take(4000).collect::<String>())
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        // What matters stands at the end.
+        format!("{said}\n{}", &errors[errors.floor_char_boundary(errors.len().saturating_sub(3000))..])
     })
 }
 
