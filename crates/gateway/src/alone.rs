@@ -115,20 +115,20 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
     if MAY_ASK.contains(&asked.method)
         && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
     {
-        let whose = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
+        let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
         let stale = || {
             RpcError::new(INVALID_PARAMS, "this `requestState` is none of ours, or not any more; begin anew")
         };
-        match project.house.sealer.open(&state, whose).ok_or_else(stale)? {
+        match project.house.sealer.open(&state, bearer).ok_or_else(stale)? {
             Keepsake::Parked(ticket) => {
                 let running = project.house.lot.take(&ticket).ok_or_else(stale)?;
                 running.hear(asked.params);
                 let from = running.stream.last();
                 return Ok((running, from));
             }
-            Keepsake::Servers(state) => {
+            Keepsake::Servers(wanted) => {
                 params =
-                    params.and_then(|params| raw::with(&params, &["requestState"], &raw::quoted(&state)));
+                    params.and_then(|params| raw::with(&params, &["requestState"], &raw::quoted(&wanted)));
             }
         }
     }
@@ -172,7 +172,7 @@ impl Running {
         loop {
             tokio::select! {
                 biased;
-                reply = &mut self.call => return self.sealed(project, reply?),
+                reply = &mut self.call => return Ok(self.sealed(project, reply?)),
                 () = self.visit.session.is_asked() => {}
             }
             if MAY_ASK.contains(&self.method.as_str()) {
@@ -189,8 +189,8 @@ impl Running {
         let Ok(ticket) = project.house.lot.park(self) else {
             return Err(RpcError::new(crate::endpoint::UNAVAILABLE, "too many calls wait for their clients"));
         };
-        let whose = Bearer { owner: session.owner, project: project.id.0, method: &method, name: &name };
-        let state = project.house.sealer.seal(&Keepsake::Parked(ticket), whose, QUESTION_PATIENCE);
+        let bearer = Bearer { owner: session.owner, project: project.id.0, method: &method, name: &name };
+        let state = project.house.sealer.seal(&Keepsake::Parked(ticket), bearer, QUESTION_PATIENCE);
         let result = format!(
             "{{\"resultType\":\"input_required\",\"inputRequests\":{requests},\"requestState\":\"{state}\"}}"
         );
@@ -200,17 +200,17 @@ impl Running {
     }
 
     /// What a server wants back is held by the client for us.
-    fn sealed(&self, project: &Project, reply: Reply) -> Answer {
-        let Reply::Result(result) = &reply else { return Ok(reply) };
+    fn sealed(&self, project: &Project, reply: Reply) -> Reply {
+        let Reply::Result(result) = &reply else { return reply };
         if !result.get().contains("\"requestState\"") {
-            return Ok(reply);
+            return reply;
         }
-        let Some(state) = raw::text_at(result, &["requestState"]) else { return Ok(reply) };
-        let whose =
+        let Some(state) = raw::text_at(result, &["requestState"]) else { return reply };
+        let bearer =
             Bearer { owner: self.owner(), project: project.id.0, method: &self.method, name: &self.name };
         let sealed =
-            project.house.sealer.seal(&Keepsake::Servers(state.into_owned()), whose, QUESTION_PATIENCE);
-        Ok(raw::with(result, &["requestState"], &raw::quoted(&sealed)).map_or(reply, Reply::Result))
+            project.house.sealer.seal(&Keepsake::Servers(state.into_owned()), bearer, QUESTION_PATIENCE);
+        raw::with(result, &["requestState"], &raw::quoted(&sealed)).map_or(reply, Reply::Result)
     }
 }
 

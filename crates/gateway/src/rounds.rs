@@ -79,7 +79,7 @@ pub(crate) async fn rounds(
         }
         last = Some(reply);
     }
-    last.map_or(Err(CallError::Unreadable), Ok)
+    last.ok_or(CallError::Unreadable)
 }
 
 /// What the earlier era says to a server, and the later one with each request, or by listening.

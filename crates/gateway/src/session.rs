@@ -281,13 +281,11 @@ impl Session {
 
     /// What one request says of it: nothing where it says nothing.
     pub(crate) fn set_level_of_request(&self, level: Option<&str>) -> bool {
-        match level {
-            Some(level) => self.set_level(level),
-            None => {
-                self.level.store(LEVEL_UNSET, Ordering::Relaxed);
-                true
-            }
-        }
+        let Some(level) = level else {
+            self.level.store(LEVEL_UNSET, Ordering::Relaxed);
+            return true;
+        };
+        self.set_level(level)
     }
 
     pub(crate) fn level_if_set(&self) -> Option<u8> {
@@ -352,7 +350,7 @@ impl Session {
         match &self.wanted {
             None => self.general.push(notification(method, params)),
             Some(wanted) => {
-                wanted.told(method, params).into_iter().for_each(|message| self.general.push(message))
+                wanted.told(method, params).into_iter().for_each(|message| self.general.push(message));
             }
         }
     }

@@ -2,10 +2,10 @@
 //! principal, one project and one request, and for a while only.
 //!
 //! ```text
-//!   base64url( expires ‖ whose ‖ kind ‖ text ) . base64url( HMAC-SHA-256 of that )
+//!   base64url( expires ‖ bearer ‖ kind ‖ text ) . base64url( HMAC-SHA-256 of that )
 //! ```
 //!
-//! `whose` is a digest of who may bring it back, and with what.
+//! `bearer` is a digest of who may bring it back, and with what.
 
 use std::time::{Duration, SystemTime};
 
@@ -87,14 +87,14 @@ impl Sealer {
         Self(Hmac::new(&block.into()))
     }
 
-    pub(crate) fn seal(&self, held: &Keepsake, whose: Bearer<'_>, lasts: Duration) -> String {
+    pub(crate) fn seal(&self, held: &Keepsake, bearer: Bearer<'_>, lasts: Duration) -> String {
         let (kind, text) = match held {
             Keepsake::Parked(text) => (b'p', text),
             Keepsake::Servers(text) => (b's', text),
         };
         let mut body =
             (unix_ms() + u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX / 2)).to_be_bytes().to_vec();
-        body.extend_from_slice(&whose.digest());
+        body.extend_from_slice(&bearer.digest());
         body.push(kind);
         body.extend_from_slice(text.as_bytes());
         let mark = self.0.clone().chain_update(&body).finalize().into_bytes();
@@ -102,7 +102,7 @@ impl Sealer {
     }
 
     /// `None` for what was changed, is too old, or is brought back by somebody else or with something else.
-    pub(crate) fn open(&self, state: &str, whose: Bearer<'_>) -> Option<Keepsake> {
+    pub(crate) fn open(&self, state: &str, bearer: Bearer<'_>) -> Option<Keepsake> {
         let (body, mark) = state.split_once('.')?;
         let body = BASE64URL_NOPAD.decode(body.as_bytes()).ok()?;
         let mark = BASE64URL_NOPAD.decode(mark.as_bytes()).ok()?;
@@ -110,7 +110,7 @@ impl Sealer {
         let (expires, rest) = body.split_at_checked(EXPIRY_BYTES)?;
         let (digest, rest) = rest.split_at_checked(WHOSE_BYTES)?;
         let expires = u64::from_be_bytes(expires.try_into().ok()?);
-        if digest != whose.digest() || expires <= unix_ms() {
+        if digest != bearer.digest() || expires <= unix_ms() {
             return None;
         }
         let (kind, text) = rest.split_first()?;
@@ -137,35 +137,35 @@ mod tests {
         let sealer = Sealer::new(&StateKey([7; 32]));
         let (ann, bob, web) =
             (Some(uuid::Uuid::from_u128(1)), Some(uuid::Uuid::from_u128(2)), uuid::Uuid::from_u128(3));
-        let whose = Bearer { owner: ann, project: web, method: "tools/call", name: "echo" };
+        let bearer = Bearer { owner: ann, project: web, method: "tools/call", name: "echo" };
         let held = Keepsake::Servers("größe".to_owned());
-        let state = sealer.seal(&held, whose, Duration::from_secs(60));
-        assert_eq!(sealer.open(&state, whose), Some(held.clone()));
+        let state = sealer.seal(&held, bearer, Duration::from_mins(1));
+        assert_eq!(sealer.open(&state, bearer), Some(held.clone()));
         for other in [
-            Bearer { owner: bob, ..whose },
-            Bearer { owner: None, ..whose },
-            Bearer { project: uuid::Uuid::nil(), ..whose },
-            Bearer { method: "prompts/get", ..whose },
-            Bearer { name: "ech", ..whose },
+            Bearer { owner: bob, ..bearer },
+            Bearer { owner: None, ..bearer },
+            Bearer { project: uuid::Uuid::nil(), ..bearer },
+            Bearer { method: "prompts/get", ..bearer },
+            Bearer { name: "ech", ..bearer },
         ] {
             assert_eq!(sealer.open(&state, other), None, "{other:?}");
         }
-        assert_eq!(Sealer::new(&StateKey([8; 32])).open(&state, whose), None);
-        assert_eq!(sealer.open(&sealer.seal(&held, whose, Duration::ZERO), whose), None);
+        assert_eq!(Sealer::new(&StateKey([8; 32])).open(&state, bearer), None);
+        assert_eq!(sealer.open(&sealer.seal(&held, bearer, Duration::ZERO), bearer), None);
     }
 
     #[test]
     fn what_was_changed_in_any_place_or_is_no_state_at_all_is_not_opened() {
         let sealer = Sealer::new(&StateKey([7; 32]));
-        let whose = Bearer { owner: None, project: uuid::Uuid::nil(), method: "m", name: "n" };
-        let state = sealer.seal(&Keepsake::Parked("x".to_owned()), whose, Duration::from_secs(60));
+        let bearer = Bearer { owner: None, project: uuid::Uuid::nil(), method: "m", name: "n" };
+        let state = sealer.seal(&Keepsake::Parked("x".to_owned()), bearer, Duration::from_mins(1));
         for place in 0..state.len() {
             let mut changed = state.clone().into_bytes();
             changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
-            assert_eq!(sealer.open(&String::from_utf8(changed).unwrap(), whose), None, "at {place}");
+            assert_eq!(sealer.open(&String::from_utf8(changed).unwrap(), bearer), None, "at {place}");
         }
         for nonsense in ["", ".", "a.b", "....", "ü", &state[1..], &format!("{state}A")] {
-            assert_eq!(sealer.open(nonsense, whose), None, "{nonsense}");
+            assert_eq!(sealer.open(nonsense, bearer), None, "{nonsense}");
         }
     }
 }

@@ -347,7 +347,7 @@ impl Upstream {
         }
         let (level, subscriptions) = if connection.dialled.is_standalone() {
             if is_shared {
-                self.listen(&connection, subscriptions);
+                self.listen(&connection, &subscriptions);
             }
             (None, Vec::new())
         } else {
@@ -379,7 +379,7 @@ impl Upstream {
     }
 
     /// A server whose requests stand alone says what changes to who listens, and only that.
-    fn listen(&self, connection: &Arc<Connection>, uris: Vec<String>) {
+    fn listen(&self, connection: &Arc<Connection>, uris: &[String]) {
         let params = serde_json::json!({"notifications": {
             "toolsListChanged": true,
             "promptsListChanged": true,
@@ -408,7 +408,7 @@ impl Upstream {
         };
         if let Some(project) = self.project.upgrade() {
             let (_, uris) = project.agreed(self, &connection.desk);
-            self.listen(&connection, uris);
+            self.listen(&connection, &uris);
         }
     }
 

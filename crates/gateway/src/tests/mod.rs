@@ -1,5 +1,6 @@
 //! The room's own tests, with a clock that stands still and servers that are made up.
 
+mod alone;
 mod catalogue;
 mod desk;
 mod lists;

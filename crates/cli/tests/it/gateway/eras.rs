@@ -292,7 +292,7 @@ async fn seen(tools: &Path, client: &str, mode: &str, form: &Form) -> Result<Val
         command
     };
     let ran = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let ran = tokio::time::timeout(std::time::Duration::from_secs(60), ran).await;
+    let ran = tokio::time::timeout(std::time::Duration::from_mins(1), ran).await;
     let ran = ran.map_err(|_| "it did not end".to_owned())?.unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
     let facts = said.lines().last().and_then(|line| serde_json::from_str(line).ok());
