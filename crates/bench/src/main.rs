@@ -8,6 +8,7 @@
 //!   cofer-bench call    POST /:id/call        beside an attach by hand, for each engine
 //!   cofer-bench proxy   POST /:id/call        beside a bare proxy, both before a plain child process
 //!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh
+//!   cofer-bench eras    a call that stands alone beside one in a session, and what waiting calls weigh
 //!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
 //! ```
 //!
@@ -22,6 +23,7 @@
 mod attach;
 mod call;
 mod client;
+mod eras;
 mod figures;
 mod fleet;
 mod gateway;
@@ -44,6 +46,7 @@ enum What {
     Proxy,
     Fleet,
     Gateway,
+    Eras,
     #[command(hide = true)]
     ServeProcesses {
         data_dir: std::path::PathBuf,
@@ -62,6 +65,7 @@ fn main() {
             What::Proxy => proxy::measure().await,
             What::Fleet => fleet::measure().await,
             What::Gateway => gateway::measure().await,
+            What::Eras => eras::measure().await,
             What::ServeProcesses { data_dir } => process::serve(data_dir).await,
             What::RawProxy => raw_proxy::serve().await,
         }

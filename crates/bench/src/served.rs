@@ -130,6 +130,16 @@ impl Served {
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
+    /// What it has used of the processors so far; the kernel counts in hundredths of a second.
+    pub fn processor_micros(&self) -> f64 {
+        let pid = self.child.id().expect("it runs");
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its figures");
+        let after_name = stat.rsplit(") ").next().expect("fields");
+        let ticks: f64 =
+            after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>().expect("a number")).sum();
+        ticks * 10_000.0
+    }
+
     /// SIGTERM, and its end. Gives back the data.
     pub async fn stop(mut self) -> TempDir {
         let pid = self.child.id().expect("it runs").to_string();
