@@ -332,8 +332,9 @@ impl Session {
         self.general_heard.load(Ordering::Relaxed)
     }
 
-    pub fn note_general_heard(&self, number: u64) {
-        self.general_heard.fetch_max(number, Ordering::Relaxed);
+    /// Whether this message is the asking connection's to carry: of several that a client has open, one carries each.
+    pub fn claim_general(&self, number: u64) -> bool {
+        self.general_heard.fetch_max(number, Ordering::Relaxed) < number
     }
 
     /// From now on it hears when the tools are others.

@@ -219,6 +219,27 @@ async fn what_belongs_to_no_call_and_was_missed_comes_with_the_next_stream() {
 }
 
 #[tokio::test]
+async fn of_two_streams_of_one_session_one_carries_each_message() {
+    let gate = Gate::new().await;
+    gate.misbehaving("m", &[]).await;
+    let client = gate.client().await;
+    let (one, other) = (client.listen().await, client.listen().await);
+    let method = "notifications/tools/list_changed";
+    client.tool_names().await;
+    for count in 1..=5 {
+        client.tool("add_tools", json!({"count": 1})).await;
+        until_seen("a change", async || {
+            let heard = one.of(method).len() + other.of(method).len();
+            if heard >= count { Ok(()) } else { Err(heard.to_string()) }
+        })
+        .await;
+    }
+    // Told in order: who heard the last of them would have heard the others twice by now.
+    assert_eq!(one.of(method).len() + other.of(method).len(), 5);
+    gate.stop().await;
+}
+
+#[tokio::test]
 async fn sessions_that_nobody_uses_end_and_a_stream_that_is_read_keeps_its_own() {
     let gate = Gate::started(|start| start.arg("--session-idle-ms=800")).await;
     let (kept, left) = (gate.client().await, gate.client().await);

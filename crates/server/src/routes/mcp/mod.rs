@@ -327,6 +327,8 @@ struct Feed {
     outbox: Arc<Outbox>,
     /// The last message that was sent.
     sent: u64,
+    /// What was carried up to here before it began is carried again, because it was asked for.
+    repeats_to: u64,
     is_primed: bool,
     /// When it ends at the latest.
     until: CancellationToken,
@@ -336,7 +338,9 @@ struct Feed {
 /// A stream of events from an outbox, from after this message on.
 fn events(session: &Arc<Session>, outbox: Arc<Outbox>, sent: u64, until: CancellationToken) -> Response {
     let is_primed = session.protocol_version < PRIMED_SINCE || sent > 0;
-    let feed = Feed { session: session.clone(), outbox, sent, is_primed, until, _reading: session.reads() };
+    let (reading, repeats_to) = (session.reads(), session.general_heard());
+    let session = session.clone();
+    let feed = Feed { session, outbox, sent, repeats_to, is_primed, until, _reading: reading };
     let body = stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), feed))
@@ -354,23 +358,28 @@ impl Feed {
             self.is_primed = true;
             return Some(Bytes::from(format!("id: {}-0\ndata: \n\n", self.outbox.stream)));
         }
-        let next = tokio::select! {
-            biased;
-            next = timeout(KEEP_ALIVE, self.outbox.after(self.sent)) => next,
-            () = self.session.closed() => return None,
-            () = self.until.cancelled() => return None,
-        };
-        match next {
-            Ok(Next::Message(number, message)) => {
-                self.sent = number;
-                if self.outbox.stream == 0 {
-                    self.session.note_general_heard(number);
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = timeout(KEEP_ALIVE, self.outbox.after(self.sent)) => next,
+                () = self.session.closed() => return None,
+                () = self.until.cancelled() => return None,
+            };
+            match next {
+                Ok(Next::Message(number, message)) => {
+                    self.sent = number;
+                    if self.is_mine(number) {
+                        return Some(event(self.outbox.stream, number, &message));
+                    }
                 }
-                Some(event(self.outbox.stream, number, &message))
+                Ok(Next::End) => return None,
+                Err(_quiet) => return Some(Bytes::from_static(b": still here\n\n")),
             }
-            Ok(Next::End) => None,
-            Err(_quiet) => Some(Bytes::from_static(b": still here\n\n")),
         }
+    }
+
+    fn is_mine(&self, number: u64) -> bool {
+        self.outbox.stream != 0 || number <= self.repeats_to || self.session.claim_general(number)
     }
 }
 
