@@ -177,6 +177,10 @@ pub(crate) fn not_known(id: &RawValue) -> Vec<u8> {
     response(id, &Reply::Error(RpcError::new(METHOD_NOT_FOUND, "Method not found")))
 }
 
+pub(crate) fn too_many_questions(id: &RawValue) -> Vec<u8> {
+    response(id, &Reply::Error(RpcError::new(INTERNAL_ERROR, "too many questions wait for their answers")))
+}
+
 fn line(message: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     for byte in line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {

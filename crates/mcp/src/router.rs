@@ -23,7 +23,7 @@ const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// else does. What we say ourselves is bounded by the calls it is about.
 const ANSWERS_WAITING_MAX: usize = 256;
 /// Questions of one server that wait for their answers, which a person may have to give.
-const QUESTIONS_MAX: usize = 256;
+const QUESTIONS_MAX: usize = 2048;
 /// So many bytes are written at once where there are as many lines, and no more is begun.
 const WRITTEN_TOGETHER: usize = 64 << 10;
 /// How long answers that are already on their way up are waited for when nothing can be sent down any more.
@@ -236,7 +236,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         }
     }
 
-    /// A server that asks and does not read what it gets, or asks too much at once, is not answered.
+    /// A server that asks and does not read what it gets is not answered; one that asks too much at once is told so.
     fn is_asked(&mut self, id: &RawValue, method: Cow<'_, str>, params: Option<&RawValue>) {
         if self.asides.len() >= ANSWERS_WAITING_MAX {
             return;
@@ -245,7 +245,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             _ if method == "ping" => self.asides.push_back(message::pong(id)),
             None => self.asides.push_back(message::not_known(id)),
             Some(ear) => {
-                let Ok(place) = self.questions.clone().try_acquire_owned() else { return };
+                let Ok(place) = self.questions.clone().try_acquire_owned() else {
+                    return self.asides.push_back(message::too_many_questions(id));
+                };
                 let inbox = self.inbox.clone();
                 let answerer = Answerer::ToServer(ToServer { id: Some(id.to_owned()), inbox, _place: place });
                 let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
