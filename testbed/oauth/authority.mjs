@@ -8,6 +8,7 @@
 //   POST /control/rotate     new signing keys; the old ones are forgotten
 //   POST /control/mint       signs {header, claims} with the key of now, or with a stranger's ({"stranger": true})
 //   POST /control/deny       whether people say no from now on ({"deny": true})
+//   POST /control/hold       whether tokens are given only when this is taken back ({"hold": true})
 
 import { createHash, createPublicKey, generateKeyPairSync, randomUUID, sign, verify } from "node:crypto";
 import { createServer } from "node:http";
@@ -24,9 +25,11 @@ const { CallToolRequestSchema, ListToolsRequestSchema } = await load("@modelcont
 const TOKEN_SECONDS = Number(process.env.TOKEN_SECONDS ?? 3600);
 const SCOPES = ["mcp:basic", "mcp:write", "tools:call"];
 
-const counts = { authorization_code: 0, refresh_token: 0, refused: 0, calls: 0 };
+const counts = { authorization_code: 0, refresh_token: 0, refused: 0, revoked: 0, calls: 0, held: 0 };
 const grants = new Set();
 let denies = false;
+let released = Promise.resolve();
+let release = () => {};
 let key = newKey();
 const stranger = newKey();
 
@@ -111,6 +114,7 @@ function provider(issuer, cookieKey) {
     if (ctx.oidc.entities.Grant) grants.add(ctx.oidc.entities.Grant.jti);
   });
   made.on("grant.error", () => (counts.refused += 1));
+  made.on("grant.revoked", () => (counts.revoked += 1));
   made.on("server_error", (_, error) => console.error(error));
   return made;
 }
@@ -166,6 +170,10 @@ async function control(state, request, response) {
     case "/control/deny":
       denies = body.deny;
       return answer(response, {});
+    case "/control/hold":
+      release();
+      released = body.hold ? new Promise((resolve) => (release = resolve)) : Promise.resolve();
+      return answer(response, {});
     default:
       return answer(response, {}, 404);
   }
@@ -174,6 +182,10 @@ async function control(state, request, response) {
 async function authorize(state, request, response) {
   if (request.url.startsWith("/control/")) return control(state, request, response);
   if (request.url.startsWith("/interaction/")) return decide(state.authority, request, response);
+  if (request.url === "/token") {
+    counts.held += 1;
+    await released;
+  }
   return state.authority.callback()(request, response);
 }
 

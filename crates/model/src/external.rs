@@ -334,6 +334,20 @@ mod tests {
     }
 
     #[test]
+    fn a_client_secret_is_masked_unless_it_is_a_name_and_stays_what_it_is_when_it_is_sent_back() {
+        let config = |secret: &str| {
+            let oauth = json!({"client_id": "cofer", "client_secret": secret});
+            ExternalConfig::read(Transport::Http, &json!({"url": "https://host", "oauth": oauth})).unwrap()
+        };
+        let seen = |config: &ExternalConfig| serde_json::to_value(config.shown()).unwrap()["oauth"].clone();
+        let written = config("hunter2");
+        assert_eq!(seen(&written), json!({"client_id": "cofer", "client_secret": "[masked]"}));
+        assert_eq!(seen(&config("${SECRET}"))["client_secret"], "${SECRET}");
+        assert_eq!(written.shown().with_masked_from(&written), written);
+        assert_eq!(config("${SECRET}").texts(), ["https://host", "cofer", "${SECRET}"]);
+    }
+
+    #[test]
     fn a_configuration_is_that_of_its_transport_and_nothing_else() {
         let stdio = json!({"command": "uvx", "args": ["mcp-server-time"]});
         let config = ExternalConfig::read(Transport::Stdio, &stdio).unwrap();

@@ -109,11 +109,12 @@ impl Web {
                 url = next_stop(&url, &response)?;
                 continue;
             }
-            if status.is_client_error() {
-                return Ok(None);
-            }
-            if !status.is_success() {
+            if !status.is_success() && !status.is_client_error() {
                 return Err(OauthError::Status { whom: whom(&url), status: status.as_u16() });
+            }
+            // Some show their front page for whatever they do not have.
+            if status.is_client_error() || is_page(&response) {
+                return Ok(None);
             }
             let body = body_of(response, &url, deadline).await?;
             let read = serde_json::from_slice(&body);
@@ -180,6 +181,11 @@ async fn body_of(mut response: Response, url: &Url, deadline: Instant) -> Result
         }
         body.extend_from_slice(&piece);
     }
+}
+
+fn is_page(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/html"))
 }
 
 /// Where a redirect leads, if that is the same origin.

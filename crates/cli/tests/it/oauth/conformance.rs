@@ -27,42 +27,58 @@ async fn passes(scenario: &str, version: &str) {
     assert!(said.contains("0 failed, 0 warnings") && said.contains("OVERALL: PASSED"), "{scenario}: {said}");
 }
 
-/// A test for each scenario, so that they run beside each other and each is named.
+/// A test for each scenario in each era of the protocol, so that they run beside each other and each is named.
 macro_rules! scenarios {
-    ($($name:ident: $scenario:literal at $version:literal),+ $(,)?) => {
-        $(#[tokio::test]
-        async fn $name() {
-            passes($scenario, $version).await;
-        })+
+    ($($name:ident: $scenario:literal),+ $(,)?) => {
+        mod with_a_handshake {
+            $(#[tokio::test]
+            async fn $name() {
+                super::passes($scenario, "2025-11-25").await;
+            })+
+        }
+        mod standing_alone {
+            $(#[tokio::test]
+            async fn $name() {
+                super::passes($scenario, "2026-07-28").await;
+            })+
+        }
     };
 }
 
 scenarios! {
-    metadata_at_the_usual_place: "auth/metadata-default" at "2025-11-25",
-    metadata_by_openid: "auth/metadata-var1" at "2025-11-25",
-    metadata_at_the_root_and_of_a_tenant: "auth/metadata-var2" at "2025-11-25",
-    metadata_where_the_server_says: "auth/metadata-var3" at "2025-11-25",
-    metadata_of_another_issuer: "auth/metadata-issuer-mismatch" at "2025-11-25",
-    metadata_as_of_2025_03_26: "auth/2025-03-26-oauth-metadata-backcompat" at "2025-03-26",
-    the_usual_endpoints_as_of_2025_03_26: "auth/2025-03-26-oauth-endpoint-fallback" at "2025-03-26",
-    a_server_with_anothers_name: "auth/resource-mismatch" at "2025-11-25",
-    a_document_for_a_client_id: "auth/basic-cimd" at "2025-11-25",
-    a_client_that_an_operator_registered: "auth/pre-registration" at "2025-11-25",
-    a_password_in_the_header: "auth/token-endpoint-auth-basic" at "2025-11-25",
-    a_password_in_the_form: "auth/token-endpoint-auth-post" at "2025-11-25",
-    no_password: "auth/token-endpoint-auth-none" at "2025-11-25",
-    another_authorization_server: "auth/authorization-server-migration" at "2025-11-25",
-    scope_as_the_server_asks: "auth/scope-from-www-authenticate" at "2025-11-25",
-    scope_as_its_description_says: "auth/scope-from-scopes-supported" at "2025-11-25",
-    no_scope_where_nobody_says: "auth/scope-omitted-when-undefined" at "2025-11-25",
-    a_step_up: "auth/scope-step-up" at "2025-11-25",
-    no_step_up_without_end: "auth/scope-retry-limit" at "2025-11-25",
-    tokens_that_renew_themselves: "auth/offline-access-scope" at "2025-11-25",
-    tokens_that_do_not: "auth/offline-access-not-supported" at "2025-11-25",
-    an_answer_that_says_whose_it_is: "auth/iss-supported" at "2025-11-25",
-    an_answer_that_need_not_say_whose_it_is: "auth/iss-not-advertised" at "2025-11-25",
-    an_answer_that_should_say_whose_it_is: "auth/iss-supported-missing" at "2025-11-25",
-    an_answer_of_somebody_else: "auth/iss-wrong-issuer" at "2025-11-25",
-    an_unexpected_answer_of_somebody_else: "auth/iss-unexpected" at "2025-11-25",
-    an_answer_of_almost_the_same: "auth/iss-normalized" at "2025-11-25",
+    metadata_at_the_usual_place: "auth/metadata-default",
+    metadata_by_openid: "auth/metadata-var1",
+    metadata_at_the_root_and_of_a_tenant: "auth/metadata-var2",
+    metadata_where_the_server_says: "auth/metadata-var3",
+    metadata_of_another_issuer: "auth/metadata-issuer-mismatch",
+    a_server_with_anothers_name: "auth/resource-mismatch",
+    a_document_for_a_client_id: "auth/basic-cimd",
+    a_client_that_an_operator_registered: "auth/pre-registration",
+    a_password_in_the_header: "auth/token-endpoint-auth-basic",
+    a_password_in_the_form: "auth/token-endpoint-auth-post",
+    no_password: "auth/token-endpoint-auth-none",
+    another_authorization_server: "auth/authorization-server-migration",
+    scope_as_the_server_asks: "auth/scope-from-www-authenticate",
+    scope_as_its_description_says: "auth/scope-from-scopes-supported",
+    no_scope_where_nobody_says: "auth/scope-omitted-when-undefined",
+    a_step_up: "auth/scope-step-up",
+    no_step_up_without_end: "auth/scope-retry-limit",
+    tokens_that_renew_themselves: "auth/offline-access-scope",
+    tokens_that_do_not: "auth/offline-access-not-supported",
+    an_answer_that_says_whose_it_is: "auth/iss-supported",
+    an_answer_that_need_not_say_whose_it_is: "auth/iss-not-advertised",
+    an_answer_that_should_say_whose_it_is: "auth/iss-supported-missing",
+    an_answer_of_somebody_else: "auth/iss-wrong-issuer",
+    an_unexpected_answer_of_somebody_else: "auth/iss-unexpected",
+    an_answer_of_almost_the_same: "auth/iss-normalized",
+}
+
+#[tokio::test]
+async fn metadata_as_of_2025_03_26() {
+    passes("auth/2025-03-26-oauth-metadata-backcompat", "2025-03-26").await;
+}
+
+#[tokio::test]
+async fn the_usual_endpoints_as_of_2025_03_26() {
+    passes("auth/2025-03-26-oauth-endpoint-fallback", "2025-03-26").await;
 }

@@ -31,6 +31,9 @@ async fn a_login_is_asked_for_everywhere_and_kept_through_restarts_and_ends_with
     let app = serving().await;
     register(&app, "crm", &authority.mcp).await;
     assert_eq!(status(&app, "crm").await["login"], Value::Null);
+    let client = McpClient::open(&app, "/mcp", &app.token, json!({})).await;
+    let listed = client.ask("tools/list", json!({})).await;
+    assert!(listed.result()["_meta"].to_string().contains("`cofer server login crm`"), "{listed:?}");
     let listing = app.get(TOOLS).await.json();
     assert!(
         listing["missing"][0]["reason"].as_str().unwrap().contains("`cofer server login crm`"),
@@ -54,6 +57,7 @@ async fn a_login_is_asked_for_everywhere_and_kept_through_restarts_and_ends_with
 
     let out = app.cofer(&["server", "logout", "crm"]).await;
     assert_eq!(out.succeeded(), "server crm is logged out");
+    assert_eq!(authority.count("revoked").await, 1, "whoever gave the login knows of it");
     assert_eq!(status(&app, "crm").await["login"], Value::Null);
     let refused = call(&app, "whoami").await;
     assert!(refused.text.contains("cofer server login crm"), "{refused:?}");
@@ -93,6 +97,30 @@ async fn a_token_that_is_refused_is_renewed_once_and_no_call_is_made_twice() {
     join_all((0..20).map(|_| text(&app, "whoami"))).await;
     assert_eq!(authority.count("refresh_token").await - refreshed, 1);
     assert_eq!(authority.count("calls").await - called, 20);
+    app.stop().await;
+    authority.end().await;
+}
+
+#[tokio::test]
+async fn a_renewal_is_finished_also_when_whoever_began_it_hangs_up() {
+    let Some(authority) = Authority::start(LONG).await else { return };
+    let app = serving().await;
+    register(&app, "crm", &authority.mcp).await;
+    logged_in(&app, "crm").await;
+    text(&app, "whoami").await;
+    let (held, renewed) = (authority.count("held").await, authority.count("refresh_token").await);
+    authority.control("rotate", json!({})).await;
+    authority.control("hold", json!({"hold": true})).await;
+    let path = format!("{TOOLS}/call");
+    let body = json!({"name": "whoami", "arguments": {}});
+    let calling =
+        tokio::spawn(app.request(reqwest::Method::POST, &path).bearer_auth(&app.token).json(&body).send());
+    until("the renewal has begun", async || authority.count("held").await > held).await;
+    calling.abort();
+    app.in_flight(1).await;
+    authority.control("hold", json!({"hold": false})).await;
+    assert_eq!(text(&app, "whoami").await, "whoami: ada@example.com mcp:basic");
+    assert_eq!(authority.count("refresh_token").await - renewed, 1, "what was renewed then is used now");
     app.stop().await;
     authority.end().await;
 }
