@@ -236,10 +236,8 @@ async fn the_subject_is_the_caller_in_the_record_and_their_token_goes_no_further
 async fn one_cofer_logs_in_at_another() {
     let Some(authority) = Authority::start(LONG).await else { return };
     let inner = trusting(&authority).serve().await;
-    let config =
-        json!({"command": cofer_testkit::misbehaving::program(), "args": ["--server-name", "local"]});
-    let made = inner.post(SERVERS, &json!({"name": "local", "transport": "stdio", "config": config})).await;
-    assert_eq!(made.status, 201, "{made:?}");
+    register(&inner, "crm", &authority.mcp).await;
+    logged_in(&inner, "crm").await;
     let outer = crate::serving().await;
     register(&outer, "inner", &format!("{}/mcp", inner.url)).await;
     let refused = outer.get(TOOLS).await.json();
@@ -249,10 +247,7 @@ async fn one_cofer_logs_in_at_another() {
     );
     logged_in(&outer, "inner").await;
     assert_eq!(login_status(&outer, "inner").await["scopes"], json!(["tools:call", "offline_access"]));
-    let called = outer
-        .post(&format!("{TOOLS}/call"), &json!({"name": "echo", "arguments": {"text": "through two"}}))
-        .await;
-    assert!(called.status == 200 && called.text.contains("through two"), "{called:?}");
+    assert_eq!(text(&outer, "whoami").await, "whoami: ada@example.com mcp:basic");
     outer.stop().await;
     inner.stop().await;
     authority.end().await;
