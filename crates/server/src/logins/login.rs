@@ -1,4 +1,4 @@
-//! The login at one server: what it gave us, and what the wire shows.
+//! The login at one server: what it gave us, how it stands, and how it is renewed.
 //!
 //! However many calls find a token waning or refused, it is renewed once: whoever is first holds [`Held`], the others wait for it and find
 //! a newer one. Renewing is finished once begun, also when whoever began it hangs up: the old refresh token is worthless by then.
@@ -6,10 +6,8 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use cofer_mcp::wire::{Credentials, Next, Refusal, WireFault};
 use cofer_model::mask::Mask;
-use cofer_model::{Kind, LoginState, Moment, ServerId};
+use cofer_model::{LoginState, Moment, ServerId};
 use cofer_oauth::{Challenge, Grant, OauthError, Tokens, Web};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -21,6 +19,8 @@ use crate::keyring::KeyRing;
 
 /// For so long after a server wanted a login it is not asked whether it still does.
 const TAKE_ITS_WORD: Duration = Duration::from_secs(30);
+/// Texts that are masked before the oldest are forgotten.
+const HIDDEN_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Login {
@@ -35,9 +35,9 @@ pub(crate) struct Login {
 
 /// What was kept, read when it is first needed.
 #[derive(Debug, Default)]
-struct Held {
+pub(super) struct Held {
     is_read: bool,
-    grant: Option<Grant>,
+    pub grant: Option<Grant>,
 }
 
 /// What the server said last.
@@ -124,7 +124,7 @@ impl Login {
         Ok(grant)
     }
 
-    async fn read(&self) -> Result<OwnedMutexGuard<Held>, LoginError> {
+    pub(super) async fn read(&self) -> Result<OwnedMutexGuard<Held>, LoginError> {
         let mut held = self.held.clone().lock_owned().await;
         if !held.is_read {
             held.grant = self.kept().await?;
@@ -165,7 +165,7 @@ impl Login {
         self.seen.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, state: LoginState, reason: Option<String>) {
+    pub(super) fn note(&self, state: LoginState, reason: Option<String>) {
         // It may repeat what it was sent.
         let mask = self.mask.read().unwrap_or_else(PoisonError::into_inner);
         let reason = reason.map(|reason| mask.apply(&reason).into_owned());
@@ -174,13 +174,10 @@ impl Login {
         (seen.state, seen.since) = (Some(state), Some(Instant::now()));
     }
 
-    fn note_challenge(&self, challenge: Challenge) {
+    pub(super) fn note_challenge(&self, challenge: Challenge) {
         self.seen_mut().challenge = challenge;
     }
 }
-
-/// Texts that are masked before the oldest are forgotten.
-const HIDDEN_MAX: usize = 64;
 
 impl Seen {
     fn needs_somebody(&self) -> bool {
@@ -200,7 +197,7 @@ impl Seen {
 }
 
 /// What a renewal came to.
-enum Renewed {
+pub(super) enum Renewed {
     Yes,
     /// There was nobody to ask; what we have may still be good.
     NotNow(OauthError),
@@ -210,7 +207,10 @@ enum Renewed {
 
 impl Login {
     /// Renews what is held. To be run to its end.
-    async fn renew(self: Arc<Self>, mut held: OwnedMutexGuard<Held>) -> (OwnedMutexGuard<Held>, Renewed) {
+    pub(super) async fn renew(
+        self: Arc<Self>,
+        mut held: OwnedMutexGuard<Held>,
+    ) -> (OwnedMutexGuard<Held>, Renewed) {
         let asked = held.grant.as_ref().and_then(|grant| {
             let refresh = grant.tokens.as_ref()?.refresh.clone()?;
             Some((grant.clone(), refresh))
@@ -250,7 +250,7 @@ impl Login {
     }
 
     /// Keeps who we are there, unless nobody knows us any more.
-    async fn end(
+    pub(super) async fn end(
         &self,
         mut held: OwnedMutexGuard<Held>,
         error: Option<&OauthError>,
@@ -268,116 +268,4 @@ impl Login {
         held.grant = Some(grant);
         held
     }
-}
-
-/// What the wire shows of a login to one server.
-#[derive(Debug)]
-pub(crate) struct Shown {
-    pub login: Arc<Login>,
-    pub name: String,
-    pub url: Url,
-}
-
-#[async_trait]
-impl Credentials for Shown {
-    async fn bearer(&self) -> Result<Option<SecretString>, WireFault> {
-        let held = self.login.read().await.map_err(|error| unavailable(&error))?;
-        let now = Moment::now();
-        let Some(tokens) = self.tokens(&held) else { return Ok(None) };
-        if !tokens.is_waning(now) || tokens.refresh.is_none() {
-            return Ok(Some(SecretString::from(tokens.access.clear())));
-        }
-        let has_ended = tokens.has_ended(now);
-        let (held, renewed) = self.renew(held).await?;
-        match renewed {
-            Renewed::NotNow(error) if has_ended => Err(unavailable(&error)),
-            Renewed::Ended(reason) => Err(self.barred(Some(reason), 401)),
-            Renewed::Yes | Renewed::NotNow(_) => {
-                Ok(self.tokens(&held).map(|tokens| SecretString::from(tokens.access.clear())))
-            }
-        }
-    }
-
-    async fn refused(&self, refusal: Refusal<'_>) -> Next {
-        let challenge = Challenge::read(refusal.challenge);
-        match refusal.status {
-            401 => self.unauthorized(refusal, challenge).await,
-            _ if challenge.wants_more_scope() => self.insufficient(challenge).await,
-            _ => Next::Leave,
-        }
-    }
-}
-
-impl Shown {
-    /// Tokens are for the address that they were given for, whatever the server is registered with now.
-    fn tokens<'a>(&self, held: &'a Held) -> Option<&'a Tokens> {
-        held.grant.as_ref().filter(|grant| grant.server == self.url.as_str())?.tokens.as_ref()
-    }
-
-    async fn unauthorized(&self, refusal: Refusal<'_>, challenge: Challenge) -> Next {
-        let held = match self.login.read().await {
-            Ok(held) => held,
-            Err(error) => return Next::Barred(unavailable(&error)),
-        };
-        self.login.note_challenge(challenge);
-        let Some(tokens) = self.tokens(&held) else { return Next::Barred(self.barred(None, 401)) };
-        if !refusal.was_shown(tokens.access.clear()) {
-            return Next::Again;
-        }
-        if refusal.before > 0 {
-            let reason = "it does not take the tokens that are given for it".to_owned();
-            drop(self.login.end(held, None).await);
-            return Next::Barred(self.barred(Some(reason), 401));
-        }
-        match self.renew(held).await {
-            Err(fault) => Next::Barred(fault),
-            Ok((_, Renewed::Yes)) => Next::Again,
-            Ok((_, Renewed::NotNow(error))) => Next::Barred(unavailable(&error)),
-            Ok((_, Renewed::Ended(reason))) => Next::Barred(self.barred(Some(reason), 401)),
-        }
-    }
-
-    /// More has to be granted, which a person does. What was asked for already is not asked for again.
-    async fn insufficient(&self, challenge: Challenge) -> Next {
-        let asked = match self.login.read().await {
-            Ok(held) => held.grant.as_ref().map(|grant| grant.scopes.clone()).unwrap_or_default(),
-            Err(error) => return Next::Barred(unavailable(&error)),
-        };
-        let more: Vec<_> = challenge.scopes.iter().filter(|scope| !asked.contains(scope)).cloned().collect();
-        let name = &self.name;
-        let fault =
-            |message| WireFault { kind: Kind::Forbidden, message, status: Some(403), www_authenticate: None };
-        if more.is_empty() {
-            let message = format!(
-                "server `{name}` refuses this for want of scope, and everything it names was asked for at the login"
-            );
-            return Next::Barred(fault(message));
-        }
-        let more = more.join(" ");
-        self.login.note_challenge(challenge);
-        self.login.note(LoginState::Insufficient, None);
-        Next::Barred(fault(format!(
-            "server `{name}` wants more to be granted for this ({more}); `cofer server login {name}` asks for it"
-        )))
-    }
-
-    /// In a task of its own: whoever waits for it may hang up.
-    async fn renew(
-        &self,
-        held: OwnedMutexGuard<Held>,
-    ) -> Result<(OwnedMutexGuard<Held>, Renewed), WireFault> {
-        let renewing = tokio::spawn(self.login.clone().renew(held));
-        renewing.await.map_err(|error| unavailable(&error))
-    }
-
-    fn barred(&self, reason: Option<String>, status: u16) -> WireFault {
-        self.login.note(LoginState::Required, reason);
-        let message = self.login.seen().words(&self.name);
-        WireFault { kind: Kind::PreconditionFailed, message, status: Some(status), www_authenticate: None }
-    }
-}
-
-fn unavailable(error: &(dyn std::error::Error + 'static)) -> WireFault {
-    let message = format!("the login cannot be used now: {}", chain(error));
-    WireFault { kind: Kind::Unavailable, message, status: None, www_authenticate: None }
 }

@@ -6,10 +6,11 @@
 //!        └── revoked, or ended without being renewed ◄── shown with each request, renewed in time ◄─────┘
 //! ```
 //!
-//! [`Login`] (in `login`) is what is known of one server's login, and what the wire shows. Here is what people do with it. Attempts live in
+//! [`Login`] is what is known of one server's login, and [`Shown`] what the wire shows of it. Here is what people do with it. Attempts live in
 //! memory only: whoever restarts Cofer in the middle of one begins anew.
 
 mod login;
+mod shown;
 mod target;
 
 use std::collections::HashMap;
@@ -21,7 +22,8 @@ use cofer_oauth::{Attempt, Callback, Client, OauthError, Wanted, Web, begin};
 use cofer_store::{Store, StoreError};
 use serde::Serialize;
 
-pub(crate) use login::{Login, Shown};
+pub(crate) use login::Login;
+pub(crate) use shown::Shown;
 pub(crate) use target::LoginTarget;
 
 use crate::keyring::{KeyError, KeyRing};

@@ -1,12 +1,11 @@
 //! Where a login is for, with its secrets put in.
 
-use cofer_model::{ExternalConfig, RemoteConfig, template};
+use std::collections::BTreeMap;
+
+use cofer_model::{ExternalConfig, RemoteConfig, SecretName, template};
 use cofer_oauth::{Configured, Hidden};
 use secrecy::{ExposeSecret, SecretString};
-use std::collections::BTreeMap;
 use url::Url;
-
-use cofer_model::SecretName;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LoginTarget {

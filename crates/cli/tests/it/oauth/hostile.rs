@@ -17,6 +17,7 @@ enum Scripted {
     Redirect(String),
     /// So many bytes of nothing.
     Long(usize),
+    Silence,
 }
 
 /// A server that wants a login, and says these things where it is asked.
@@ -42,6 +43,9 @@ impl Villain {
                     let head = String::from_utf8_lossy(&request[..length]).into_owned();
                     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
                     let path = path.split('?').next().unwrap_or_default();
+                    if matches!(answers.get(path), Some(Scripted::Silence)) {
+                        return std::future::pending().await;
+                    }
                     let _ = stream.write_all(&rendered(answers.get(path), &own)).await;
                 });
             }
@@ -70,6 +74,7 @@ fn rendered(answer: Option<&Scripted>, own: &str) -> Vec<u8> {
         Some(Scripted::Long(bytes)) => {
             response("200 OK", "Content-Type: application/json\r\n", &" ".repeat(*bytes))
         }
+        Some(Scripted::Silence) => Vec::new(),
         None => response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", ""),
     }
 }
@@ -199,5 +204,17 @@ async fn garbage_in_place_of_tokens_is_no_login() {
         assert_ne!(status(&app, &name).await["login"], "done");
         villain.end();
     }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn one_that_says_nothing_is_not_waited_for_without_end() {
+    let app = serving().await;
+    let villain = Villain::start(&[(RESOURCE, Scripted::Silence)]).await;
+    register(&app, "villain", &format!("{}/mcp", villain.origin)).await;
+    let refused = begin(&app, "villain").await;
+    assert_eq!(refused.refusal(), "504 timeout");
+    assert!(refused.text.contains("did not answer in time"), "{refused:?}");
+    villain.end();
     app.stop().await;
 }

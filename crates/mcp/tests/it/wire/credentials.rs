@@ -38,8 +38,8 @@ fn log_in(challenge: &str) -> WireFault {
     WireFault { kind: Kind::PreconditionFailed, message, status: Some(401), www_authenticate: None }
 }
 
-fn showing(tokens: &[&'static str]) -> Option<Arc<dyn Credentials>> {
-    Some(Arc::new(Tokens(Mutex::new(tokens.to_vec()))))
+fn tokens(tokens: &[&'static str]) -> Arc<dyn Credentials> {
+    Arc::new(Tokens(Mutex::new(tokens.to_vec())))
 }
 
 async fn refuse(upstream: &mut Upstream, shown: &str) {
@@ -53,7 +53,7 @@ async fn refuse(upstream: &mut Upstream, shown: &str) {
 async fn what_was_refused_is_sent_again_with_something_newer_and_then_that_is_shown() {
     let mut upstream = Upstream::start().await;
     let target = HttpTarget { url: upstream.url.clone(), headers: Vec::new() };
-    let (pump, fault) = pump(streamable_as(target, showing(&["old", "new"]), client(), limits()));
+    let (pump, fault) = pump(streamable_as(target, Some(tokens(&["old", "new"])), client(), limits()));
     let answer = asking(&pump, "tools/call");
     refuse(&mut upstream, "Bearer old").await;
     let again = upstream.next().await;
@@ -72,7 +72,7 @@ async fn what_was_refused_is_sent_again_with_something_newer_and_then_that_is_sh
 async fn without_anything_newer_the_call_says_what_to_do_and_the_wire_goes_on() {
     let mut upstream = Upstream::start().await;
     let target = HttpTarget { url: upstream.url.clone(), headers: Vec::new() };
-    let (pump, fault) = pump(streamable_as(target, showing(&["only"]), client(), limits()));
+    let (pump, fault) = pump(streamable_as(target, Some(tokens(&["only"])), client(), limits()));
     let answer = asking(&pump, "tools/call");
     refuse(&mut upstream, "Bearer only").await;
     let told = answer.await.unwrap().unwrap();
@@ -90,7 +90,7 @@ async fn without_anything_newer_the_call_says_what_to_do_and_the_wire_goes_on() 
 async fn nobody_is_asked_without_end() {
     let mut upstream = Upstream::start().await;
     let target = HttpTarget { url: upstream.url.clone(), headers: Vec::new() };
-    let (pump, _) = pump(streamable_as(target, showing(&["a", "b", "c", "d"]), client(), limits()));
+    let (pump, _) = pump(streamable_as(target, Some(tokens(&["a", "b", "c", "d"])), client(), limits()));
     let answer = asking(&pump, "tools/call");
     refuse(&mut upstream, "Bearer a").await;
     refuse(&mut upstream, "Bearer b").await;
@@ -101,7 +101,7 @@ async fn nobody_is_asked_without_end() {
 async fn the_older_transport_shows_them_too() {
     let mut upstream = Upstream::start().await;
     let target = HttpTarget { url: upstream.url.clone(), headers: Vec::new() };
-    let dialling = tokio::spawn(sse_as(target, showing(&["old", "new"]), client(), limits()));
+    let dialling = tokio::spawn(sse_as(target, Some(tokens(&["old", "new"])), client(), limits()));
     refuse(&mut upstream, "Bearer old").await;
     let mut stream = upstream.next().await;
     assert_eq!(stream.header("authorization"), "Bearer new");
