@@ -51,6 +51,16 @@ words! {
     }
 }
 words! {
+    /// How the login at an external server does that wants one.
+    LoginState {
+        /// Nobody has logged in, or the login has ended and cannot be renewed.
+        Required = "required",
+        Done = "done",
+        /// It is good, but a call was refused because more has to be granted: logging in again asks for that.
+        Insufficient = "insufficient",
+    }
+}
+words! {
     /// What the breaker in front of a server does with whoever wants to connect.
     CircuitState { Admitting = "admitting", Refusing = "refusing", Probing = "probing" }
 }
@@ -92,6 +102,31 @@ pub struct RemoteConfig {
     pub url: String,
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+    /// How to log in there, where that is not found out by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<OauthConfig>,
+}
+
+/// Who we are to the authorization server of a server, for one that does not let unknown clients register.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OauthConfig {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<String>,
+    /// Whom the client id is registered with; logins elsewhere are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuer: Option<String>,
+    /// What is asked for in any case.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
+}
+
+impl OauthConfig {
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        self.client_id.iter().chain(&self.client_secret).map(String::as_str)
+    }
 }
 
 /// How a server is reached: a transport and what that needs.
@@ -126,7 +161,8 @@ impl ExternalConfig {
             Self::Stdio(stdio) => stdio.args.iter().chain(stdio.env.values()).map(String::as_str).collect(),
             Self::Sse(remote) | Self::Http(remote) => {
                 let headers = remote.headers.values().map(String::as_str);
-                [remote.url.as_str()].into_iter().chain(headers).collect()
+                let oauth = remote.oauth.iter().flat_map(OauthConfig::texts);
+                [remote.url.as_str()].into_iter().chain(headers).chain(oauth).collect()
             }
         }
     }
@@ -141,6 +177,10 @@ impl ExternalConfig {
                 .iter()
                 .map(|(name, value)| (name.clone(), shown_header(name, value)))
                 .collect(),
+            oauth: remote.oauth.clone().map(|oauth| OauthConfig {
+                client_secret: oauth.client_secret.as_deref().map(shown_password),
+                ..oauth
+            }),
         };
         match self {
             Self::Stdio(stdio) => Self::Stdio(stdio.clone()),
@@ -162,6 +202,12 @@ impl ExternalConfig {
                 if let Some(old) = before.headers.get(name).filter(|old| shown_header(name, old) == *value) {
                     value.clone_from(old);
                 }
+            }
+            let secret = before.oauth.as_ref().and_then(|oauth| oauth.client_secret.as_ref());
+            if let (Some(oauth), Some(old)) = (&mut remote.oauth, secret)
+                && oauth.client_secret.as_deref() == Some(shown_password(old).as_str())
+            {
+                oauth.client_secret = Some(old.clone());
             }
             remote
         };
@@ -194,6 +240,10 @@ fn shown_url(url: &str) -> String {
         return url.to_owned();
     }
     format!("{}{MASKED}{}", &url[..=colon], &url[at..])
+}
+
+fn shown_password(password: &str) -> String {
+    if names_a_secret(password) { password.to_owned() } else { MASKED.to_owned() }
 }
 
 /// A header with credentials in it masked, all but the word before them, unless they are a secret's name.
@@ -252,7 +302,7 @@ mod tests {
 
     fn shown(url: &str, headers: &[(&str, &str)]) -> Value {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let config = ExternalConfig::Http(RemoteConfig { url: url.to_owned(), headers });
+        let config = ExternalConfig::Http(RemoteConfig { url: url.to_owned(), headers, oauth: None });
         serde_json::to_value(config.shown()).unwrap()
     }
 
@@ -281,6 +331,20 @@ mod tests {
             json!({"Cookie": "[masked]", "Proxy-Authorization": "[masked]", "X-API-Key": "${KEY}", "X-Team": "blue",
                    "authorization": "Bearer [masked]"})
         );
+    }
+
+    #[test]
+    fn a_client_secret_is_masked_unless_it_is_a_name_and_stays_what_it_is_when_it_is_sent_back() {
+        let config = |secret: &str| {
+            let oauth = json!({"client_id": "cofer", "client_secret": secret});
+            ExternalConfig::read(Transport::Http, &json!({"url": "https://host", "oauth": oauth})).unwrap()
+        };
+        let seen = |config: &ExternalConfig| serde_json::to_value(config.shown()).unwrap()["oauth"].clone();
+        let written = config("hunter2");
+        assert_eq!(seen(&written), json!({"client_id": "cofer", "client_secret": "[masked]"}));
+        assert_eq!(seen(&config("${SECRET}"))["client_secret"], "${SECRET}");
+        assert_eq!(written.shown().with_masked_from(&written), written);
+        assert_eq!(config("${SECRET}").texts(), ["https://host", "cofer", "${SECRET}"]);
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub mod words;
 
 pub use call::{CallFilter, CallStatus, ToolCallRecord};
 pub use external::{
-    Circuit, CircuitState, ExternalConfig, ExternalServer, ExternalStatus, Product, RemoteConfig,
-    SessionMode, StdioConfig, Transport,
+    Circuit, CircuitState, ExternalConfig, ExternalServer, ExternalStatus, LoginState, OauthConfig, Product,
+    RemoteConfig, SessionMode, StdioConfig, Transport,
 };
 pub use hosting::{
     ContainerStatus, HostedConfig, HostedEvent, HostedEventKind, HostedStatus, Isolation, LastExit,

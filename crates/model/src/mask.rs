@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use secrecy::{ExposeSecret, SecretString};
@@ -23,6 +24,8 @@ pub const TOKEN_SECRET_CHARS: usize = 52;
 pub struct Mask {
     hidden: BTreeSet<String>,
     finder: Option<AhoCorasick>,
+    /// What must not be seen either, and changes.
+    changing: Option<Arc<RwLock<Mask>>>,
 }
 
 impl Mask {
@@ -39,6 +42,16 @@ impl Mask {
         self.finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&self.hidden).ok();
     }
 
+    /// How many texts it hides.
+    pub fn hides(&self) -> usize {
+        self.hidden.len()
+    }
+
+    /// From now on, hides whatever this other one hides at the time.
+    pub fn follow(&mut self, changing: Arc<RwLock<Self>>) {
+        self.changing = Some(changing);
+    }
+
     /// The text without any hidden value and without anything that looks like a token of ours.
     pub fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text = match &self.finder {
@@ -46,6 +59,16 @@ impl Mask {
                 Cow::Owned(finder.replace_all(text, &vec![MASKED; self.hidden.len()]))
             }
             _ => Cow::Borrowed(text),
+        };
+        let text = match &self.changing {
+            Some(changing) => {
+                let changing = changing.read().unwrap_or_else(PoisonError::into_inner);
+                match changing.apply(&text) {
+                    Cow::Owned(masked) => Cow::Owned(masked),
+                    Cow::Borrowed(_) => text,
+                }
+            }
+            None => text,
         };
         mask_tokens(text)
     }
@@ -111,6 +134,16 @@ mod tests {
             mask.hide(&SecretString::from(*value));
         }
         mask
+    }
+
+    #[test]
+    fn what_changes_is_hidden_as_it_is_at_the_time() {
+        let changing = Arc::new(RwLock::new(mask_of(&["first-token"])));
+        let mut mask = mask_of(&["hunter2"]);
+        mask.follow(changing.clone());
+        assert_eq!(mask.apply("first-token hunter2"), "[masked] [masked]");
+        changing.write().unwrap().hide(&"second-token".into());
+        assert_eq!(mask.apply("second-token"), "[masked]");
     }
 
     #[test]

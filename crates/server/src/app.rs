@@ -13,11 +13,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::Doorkeeper;
+use crate::auth::{Doorkeeper, Issued};
 use crate::gateway::LogShelf;
 use crate::hosting::Hosting;
 use crate::http::extract::BodyLimits;
 use crate::keyring::KeyRing;
+use crate::logins::Logins;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
@@ -37,6 +38,9 @@ pub struct Parts {
     pub hosting: Arc<Hosting>,
     pub gateway: Arc<Gateway>,
     pub shelf: Arc<LogShelf>,
+    pub logins: Arc<Logins>,
+    /// Whose tokens are taken beside our own.
+    pub issued: Option<Issued>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
     pub(crate) stopping: CancellationToken,
     pub(crate) exports_traces: bool,
@@ -55,6 +59,8 @@ pub struct Rooms {
     pub hosting: Arc<Hosting>,
     pub gateway: Arc<Gateway>,
     pub shelf: Arc<LogShelf>,
+    pub logins: Arc<Logins>,
+    pub issued: Option<Issued>,
 }
 
 impl App {
@@ -65,7 +71,7 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let Rooms { store, keyring, hosting, gateway, shelf } = rooms;
+        let Rooms { store, keyring, hosting, gateway, shelf, logins, issued } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -77,6 +83,8 @@ impl App {
             hosting,
             gateway,
             shelf,
+            logins,
+            issued,
             stopping: stop,
             exports_traces,
             metrics,

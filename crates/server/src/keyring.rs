@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName};
+use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName, ServerId};
 use cofer_store::{BadMasterKey, MasterKey, SecretsError, Store, StoreError};
 use secrecy::SecretString;
 
@@ -169,6 +169,43 @@ impl KeyRing {
             outcome => outcome?,
         };
         Ok(opened.into_iter().collect())
+    }
+
+    /// Keeps a login, in the same way as a secret.
+    pub async fn put_login(
+        &self,
+        server: ServerId,
+        login: &SecretString,
+        has_tokens: bool,
+        now: Moment,
+    ) -> Result<(), KeyError> {
+        let put = async || self.store.put_login(&self.current(), server, login, has_tokens, now).await;
+        let writing = tokio::time::timeout(ROTATION_PATIENCE, self.changing.read()).await;
+        let first = match writing {
+            Ok(_writing) => put().await,
+            Err(_elapsed) => return Err(KeyError::BeingReplaced),
+        };
+        match first {
+            Err(SecretsError::OtherKey { .. }) => {
+                let _alone = self.changing.write().await;
+                self.settle().await?;
+                Ok(put().await?)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// What was kept of the login at this server.
+    pub async fn open_login(&self, server: ServerId) -> Result<Option<SecretString>, KeyError> {
+        let open = async || self.store.open_login(&self.current(), server).await;
+        match open().await {
+            Err(SecretsError::OtherKey { .. }) => {
+                let _alone = self.changing.write().await;
+                self.settle().await?;
+                Ok(open().await?)
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Makes a new key, seals every secret anew with it, and keeps it in the key file.

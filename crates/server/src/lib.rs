@@ -21,6 +21,7 @@ mod gateway;
 mod hosting;
 mod http;
 pub mod keyring;
+mod logins;
 pub mod registry;
 mod relay;
 mod routes;

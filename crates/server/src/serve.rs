@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminError};
 use crate::app::{App, Rooms};
+use crate::auth::Issued;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::gateway::{self, FileError, LogShelf, ServersFile};
 use crate::hosting::Hosting;
@@ -21,6 +22,7 @@ use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
 use crate::http::router;
 use crate::keyring::{KeyError, KeyRing};
+use crate::logins::Logins;
 use crate::settings::{DatabaseAtStart, Settings};
 use crate::telemetry::{Telemetry, metrics};
 
@@ -110,14 +112,24 @@ pub async fn serve_with(
     let file = Arc::new(file.unwrap_or_default());
     let shelf = Arc::<LogShelf>::default();
     let natives = file.natives(&settings.gateway.native_tools)?;
-    let gateway = gateway::open(&store, &keyring, &hosting, &settings.gateway, &file, natives, &shelf);
+    let base = settings.oauth.public_url.clone().unwrap_or_else(|| listener.local_url());
+    let logins = Arc::new(Logins::new(store.clone(), keyring.clone(), base.clone()));
+    let gateway = gateway::open(&store, &hosting, &settings.gateway, &file, natives, &shelf, &logins);
     if let Err(error) = file.start(&gateway, hosting.default_project()).await {
         gateway.stop().await;
         hosting.shut_down().await;
         return Err(error.into());
     }
-    let rooms =
-        Rooms { store: store.clone(), keyring, hosting: hosting.clone(), gateway: gateway.clone(), shelf };
+    let issued = Issued::of(&settings.oauth, &base);
+    let rooms = Rooms {
+        store: store.clone(),
+        keyring,
+        hosting: hosting.clone(),
+        gateway: gateway.clone(),
+        shelf,
+        logins,
+        issued,
+    };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
     if let Some(token) = &given {
         app.doorkeeper.knows(token);

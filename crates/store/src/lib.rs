@@ -4,9 +4,9 @@
 //! SQL is known in this room only.
 //!
 //! ```text
-//!   projects  tokens  register  hosted  external  products  tools  calls  secrets    one file a table: its row,
-//!        └───────┴────────┴───────┴─────────┼───────┴─────────┴──────┴─────┘  │       its statements, its operations
-//!                                        database                   seal       pool and deadline · AEAD under the master key
+//!   projects  tokens  register  hosted  external  products  tools  calls  secrets  logins    one file a table: its row,
+//!        └───────┴────────┴───────┴─────────┼───────┴─────────┴──────┴─────┴─┬──────┘       its statements, its operations
+//!                                        database                         seal          pool and deadline · AEAD under the master key
 //!                                        │   │   │
 //!                                    codec failure migrations/{sqlite,postgres}
 //! ```
@@ -21,6 +21,7 @@ mod failure;
 mod hosted;
 mod inspect;
 mod lease;
+mod logins;
 mod products;
 mod projects;
 mod register;

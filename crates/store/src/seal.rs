@@ -7,7 +7,7 @@ use std::fmt;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use cofer_model::{ProjectId, SecretName};
+use cofer_model::{ProjectId, SecretName, ServerId};
 use data_encoding::{BASE64, BASE64URL_NOPAD, HEXLOWER, HEXLOWER_PERMISSIVE};
 use secrecy::{ExposeSecret, SecretBox, SecretString};
 use sha2::{Digest, Sha256};
@@ -39,6 +39,7 @@ pub(crate) enum Place<'a> {
     /// The known text by which a wrong key is noticed.
     Check,
     Secret(ProjectId, &'a SecretName),
+    Login(ServerId),
 }
 
 impl Place<'_> {
@@ -48,6 +49,7 @@ impl Place<'_> {
             Self::Secret(project, name) => {
                 [b"cofer/secret/".as_slice(), project.0.as_bytes(), name.as_str().as_bytes()].concat()
             }
+            Self::Login(server) => [b"cofer/login/".as_slice(), server.0.as_bytes()].concat(),
         }
     }
 }

@@ -6,20 +6,21 @@
 
 use std::time::Duration;
 
-use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName};
+use cofer_model::{Kind, Moment, ProjectId, SecretEntry, SecretName, ServerId};
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
 use crate::codec::Stored;
 use crate::database::{Store, on_each, rows_changed_on_each};
 use crate::failure::StoreError;
+use crate::logins::{self, SealedLogin};
 use crate::seal::{MasterKey, Place};
 
 const CHECK_TEXT: &[u8] = b"cofer";
 /// A rotation touches every secret there is.
 const ROTATION_DEADLINE: Duration = Duration::from_mins(5);
 /// Touches the row, so that it stays locked until the transaction ends, if this is the key in use.
-const HOLD_KEY: &str = "UPDATE kb.master_key SET id = id WHERE id = $1";
+pub(crate) const HOLD_KEY: &str = "UPDATE kb.master_key SET id = id WHERE id = $1";
 
 /// Why a secret could not be kept or told.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,8 @@ pub enum SecretsError {
     CheckAltered,
     #[error("secret {name} does not open: its row was altered or moved")]
     Tampered { name: SecretName },
+    #[error("the login at server {server} does not open: its row was altered or moved")]
+    TamperedLogin { server: ServerId },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -38,7 +41,7 @@ impl SecretsError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::OtherKey { .. } => Kind::Unavailable,
-            Self::CheckAltered | Self::Tampered { .. } => Kind::Internal,
+            Self::CheckAltered | Self::Tampered { .. } | Self::TamperedLogin { .. } => Kind::Internal,
             Self::Store(error) => error.kind(),
         }
     }
@@ -75,6 +78,13 @@ impl SealedRow {
             Ok(clear) => Ok((name, clear)),
             Err(_) => Err(SecretsError::Tampered { name }),
         }
+    }
+
+    /// The same under another key.
+    fn resealed(&self, old: &MasterKey, new: &MasterKey) -> Result<Vec<u8>, SecretsError> {
+        let (name, clear) = self.open(old)?;
+        let place = Place::Secret(ProjectId(self.project_id.0), &name);
+        Ok(new.seal(place, clear.expose_secret().as_bytes()))
     }
 }
 
@@ -168,7 +178,7 @@ impl Store {
         Ok(rows_changed_on_each!(self, sqlx::query(SQL).bind(Stored(project.0)).bind(name.as_str()))? > 0)
     }
 
-    /// Seals every secret anew under another key, all or none. Says how many.
+    /// Seals every secret and every login anew under another key, all or none. Says how many.
     pub async fn rotate_master_key(
         &self,
         old: &MasterKey,
@@ -190,18 +200,25 @@ impl Store {
             }
             let rows: Vec<SealedRow> = sqlx::query_as(ALL).fetch_all(&mut *transaction).await?;
             for row in &rows {
-                let (name, clear) = match row.open(old) {
-                    Ok(opened) => opened,
+                let sealed = match row.resealed(old, new) {
+                    Ok(sealed) => sealed,
                     Err(error) => return Ok(Err(error)),
                 };
-                let place = Place::Secret(ProjectId(row.project_id.0), &name);
-                let sealed = new.seal(place, clear.expose_secret().as_bytes());
                 let reseal =
                     sqlx::query(RESEAL).bind(row.project_id).bind(&row.name).bind(&next).bind(sealed);
                 reseal.execute(&mut *transaction).await?;
             }
+            let logins: Vec<SealedLogin> = sqlx::query_as(logins::ALL).fetch_all(&mut *transaction).await?;
+            for login in &logins {
+                let sealed = match login.resealed(old, new) {
+                    Ok(sealed) => sealed,
+                    Err(error) => return Ok(Err(error)),
+                };
+                let reseal = sqlx::query(logins::RESEAL).bind(login.server_id).bind(&next).bind(sealed);
+                reseal.execute(&mut *transaction).await?;
+            }
             transaction.commit().await?;
-            Ok(Ok(Some(rows.len())))
+            Ok(Ok(Some(rows.len() + logins.len())))
         })?;
         match resealed? {
             Some(count) => Ok(count),
@@ -209,7 +226,7 @@ impl Store {
         }
     }
 
-    async fn other_key(&self, held: String) -> SecretsError {
+    pub(crate) async fn other_key(&self, held: String) -> SecretsError {
         match self.master_key_in_use().await {
             Ok(sealed_with) => SecretsError::OtherKey { sealed_with: sealed_with.unwrap_or_default(), held },
             Err(error) => error.into(),

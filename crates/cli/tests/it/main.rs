@@ -13,6 +13,7 @@ mod hostile_clients;
 mod hosting;
 mod keys;
 mod life;
+mod oauth;
 mod observing;
 mod projects;
 mod registry;

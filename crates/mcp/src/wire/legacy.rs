@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use url::Url;
 
 use super::carrier::{Carrier, Delivery};
+use super::credentials::Credentials;
 use super::events::{Body, Bookmark};
 use super::link::{self, Link};
 use super::listening::EventStream;
@@ -20,7 +21,17 @@ use super::{HttpTarget, Wire, WireFault, WireLimits};
 
 /// Opens the stream, and carries lines once the upstream has said where to.
 pub async fn sse(target: HttpTarget, client: Client, limits: WireLimits) -> Result<Wire, WireFault> {
-    let door = Door::new(target, client)?;
+    sse_as(target, None, client, limits).await
+}
+
+/// The same, showing these credentials.
+pub async fn sse_as(
+    target: HttpTarget,
+    credentials: Option<Arc<dyn Credentials>>,
+    client: Client,
+    limits: WireLimits,
+) -> Result<Wire, WireFault> {
+    let door = Door::new(target, client)?.showing(credentials);
     let greeting = tokio::time::timeout(limits.greeting_max, greet(&door, &limits)).await;
     let greeting = greeting.unwrap_or_else(|_| Err(Trouble::late("did not say where to post to")));
     let (stream, endpoint) = greeting.map_err(|trouble| trouble.as_fault())?;
@@ -71,7 +82,7 @@ impl Delivery for Legacy {
 impl Legacy {
     async fn post(&self, message: &Outgoing) -> Result<(), Trouble> {
         let request = self.door.post(&self.session, message);
-        let response = request.send().await.map_err(Trouble::connection)?;
+        let response = self.door.send(request).await?;
         if !response.status().is_success() {
             return Err(Trouble::refusal(response, message.request_id(), true).await);
         }
@@ -84,7 +95,7 @@ impl Legacy {
 async fn greet(door: &Door, limits: &WireLimits) -> Result<(EventStream, Url), Trouble> {
     let request = door.get(&Session::default(), None);
     let bytes_max = limits.message_bytes_max;
-    let mut stream = EventStream::open(request, bytes_max, Bookmark::default(), false).await?;
+    let mut stream = EventStream::open(door, request, bytes_max, Bookmark::default(), false).await?;
     let nonsense = |message: String| Trouble::new(message, Kind::Upstream, Executed::No);
     while let Some(event) = stream.next().await {
         let Body::Whole(data) = event.body else { continue };

@@ -8,7 +8,7 @@ use cofer_model::Kind;
 use reqwest::{RequestBuilder, Response};
 
 use super::events::{Bookmark, Event, Parser};
-use super::request::Media;
+use super::request::{Door, Media};
 use super::trouble::{Executed, Trouble};
 
 /// How long to wait before a stream is asked for again.
@@ -71,12 +71,13 @@ impl EventStream {
 
     /// Sends this request, whose answer should be a stream of events.
     pub(super) async fn open(
+        door: &Door,
         request: RequestBuilder,
         bytes_max: usize,
         bookmark: Bookmark,
         in_session: bool,
     ) -> Result<Self, Trouble> {
-        let response = request.send().await.map_err(Trouble::connection)?;
+        let response = door.send(request).await?;
         if !response.status().is_success() {
             return Err(Trouble::refusal(response, None, in_session).await);
         }

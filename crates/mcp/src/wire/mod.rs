@@ -17,6 +17,7 @@
 //! owns the wire dials anew.
 
 mod carrier;
+mod credentials;
 mod events;
 mod legacy;
 mod link;
@@ -38,10 +39,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use url::Url;
 
-pub use legacy::sse;
+pub use credentials::{Credentials, Next, Refusal};
+pub use legacy::{sse, sse_as};
 pub use listening::{Backoff, Jitter};
 pub use mirrors::Mirrors;
-pub use streamable::streamable;
+pub use streamable::{streamable, streamable_as};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// How soon a connection is looked after on which nothing is said: a stream may be silent for hours, and its other end gone.

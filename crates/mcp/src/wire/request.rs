@@ -3,17 +3,21 @@
 //! Everything that depends on the version of the protocol is here: up to 2025-11-25 each request shows the session and the version that
 //! were agreed on ([`Session::dress`]); since 2026-07-28 there is no session, and the headers repeat what the message says ([`dress_alone`]).
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cofer_model::Kind;
 use data_encoding::BASE64;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+};
 use reqwest::{Client, Method, RequestBuilder, Response};
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use url::Url;
 
+use super::credentials::{Credentials, Next, Refusal, TRIES_MAX};
 use super::outgoing::{Label, Outgoing};
+use super::trouble::Trouble;
 use super::{HttpTarget, WireFault};
 
 const JSON: &str = "application/json";
@@ -32,6 +36,7 @@ pub(super) struct Door {
     client: Client,
     url: Url,
     headers: HeaderMap,
+    credentials: Option<Arc<dyn Credentials>>,
 }
 
 /// What an upstream gave us to show with each further request.
@@ -54,7 +59,12 @@ impl Door {
             value.set_sensitive(true);
             headers.append(header, value);
         }
-        Ok(Self { client, url: target.url, headers })
+        Ok(Self { client, url: target.url, headers, credentials: None })
+    }
+
+    /// The same, showing these with each request.
+    pub(super) fn showing(self, credentials: Option<Arc<dyn Credentials>>) -> Self {
+        Self { credentials, ..self }
     }
 
     /// The same upstream at another address.
@@ -89,6 +99,36 @@ impl Door {
         self.request(Method::DELETE, ANYTHING, headers)
     }
 
+    /// Sends a request, with whatever is to be shown now. Refused, it is sent again only where there is something newer to show.
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, Trouble> {
+        let Some(credentials) = &self.credentials else {
+            return request.send().await.map_err(Trouble::connection);
+        };
+        let mut before = 0;
+        loop {
+            let shown = credentials.bearer().await.map_err(Trouble::barred)?;
+            // What is sent here is held in memory, and can be sent twice.
+            let Some(mut attempt) = request.try_clone() else {
+                return request.send().await.map_err(Trouble::connection);
+            };
+            if let Some(token) = &shown {
+                attempt = attempt.header(AUTHORIZATION, bearer(token));
+            }
+            let response = attempt.send().await.map_err(Trouble::connection)?;
+            let status = response.status().as_u16();
+            if !matches!(status, 401 | 403) {
+                return Ok(response);
+            }
+            let challenge = challenge_of(&response);
+            let refusal = Refusal { status, shown: shown.as_ref(), challenge: &challenge, before };
+            match credentials.refused(refusal).await {
+                Next::Again if before + 1 < TRIES_MAX => before += 1,
+                Next::Again | Next::Leave => return Ok(response),
+                Next::Barred(fault) => return Err(Trouble::barred(fault)),
+            }
+        }
+    }
+
     fn request(&self, method: Method, accept: &'static str, mut headers: HeaderMap) -> RequestBuilder {
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         // What the target names comes last, and instead of ours where both name a header.
@@ -98,6 +138,19 @@ impl Door {
         headers.extend(self.headers.clone());
         self.client.request(method, self.url.clone()).headers(headers)
     }
+}
+
+fn bearer(token: &SecretString) -> HeaderValue {
+    let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
+    let mut value = value.unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
+    value.set_sensitive(true);
+    value
+}
+
+/// Several headers say the same as one with commas.
+fn challenge_of(response: &Response) -> String {
+    let all = response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// A message that belongs to no session repeats in its headers what is in its body, for whoever stands in between and does not read bodies.

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::carrier::{Carrier, Delivery};
+use super::credentials::Credentials;
 use super::events::{Body, Bookmark, Event};
 use super::link::{self, Link};
 use super::listening::EventStream;
@@ -32,11 +33,22 @@ const RESUME_TRIES_MAX: u32 = 5;
 
 /// Carries lines to an upstream and back. To be called inside a runtime. Nothing is sent before the first line.
 pub fn streamable(target: HttpTarget, client: Client, limits: WireLimits) -> Wire {
+    streamable_as(target, None, client, limits)
+}
+
+/// The same, showing these credentials.
+pub fn streamable_as(
+    target: HttpTarget,
+    credentials: Option<Arc<dyn Credentials>>,
+    client: Client,
+    limits: WireLimits,
+) -> Wire {
     let (link, anchor, stdout, fault) = link::link();
     let (stdin, lines) = tokio::io::duplex(STDIN_BYTES);
     let mirrors = Arc::<Mirrors>::default();
     match Door::new(target, client) {
         Ok(door) => {
+            let door = door.showing(credentials);
             let greeted = watch::Sender::new(false);
             let mirrors = mirrors.clone();
             let delivery = Streamable { door, session: Session::default(), link, limits, greeted, mirrors };
@@ -104,7 +116,8 @@ impl Delivery for Streamable {
     async fn farewell(&self) {
         if self.session.is_open() {
             // An upstream that does not want to know of it, or is gone, forgets the session by itself.
-            let _ = tokio::time::timeout(FAREWELL_MAX, self.door.delete(&self.session).send()).await;
+            let farewell = self.door.send(self.door.delete(&self.session));
+            let _ = tokio::time::timeout(FAREWELL_MAX, farewell).await;
         }
     }
 }
@@ -112,7 +125,7 @@ impl Delivery for Streamable {
 impl Streamable {
     async fn exchange(&self, message: &Outgoing) -> Result<(), Trouble> {
         let request = self.door.post(&self.session, message).headers(self.mirrors.headers_of(message));
-        let response = request.send().await.map_err(Trouble::connection)?;
+        let response = self.door.send(request).await?;
         if !response.status().is_success() {
             let in_session = self.session.is_open() && !message.is_initialize();
             return Err(Trouble::refusal(response, message.request_id(), in_session).await);
@@ -211,7 +224,7 @@ impl Streamable {
     async fn open(&self, bookmark: &Bookmark) -> Result<EventStream, Trouble> {
         let request = self.door.get(&self.session, bookmark.last_event_id.as_deref());
         let bytes_max = self.limits.message_bytes_max;
-        EventStream::open(request, bytes_max, bookmark.clone(), self.session.is_open()).await
+        EventStream::open(&self.door, request, bytes_max, bookmark.clone(), self.session.is_open()).await
     }
 
     /// What may still come after the answer.

@@ -31,6 +31,8 @@ pub(super) struct Trouble {
     may_have_executed: bool,
     /// Whether the whole upstream is lost.
     fatal: bool,
+    /// Whether it can pass by itself, whatever its status says.
+    may_pass: bool,
     /// The upstream's own answer to this very message, which then is the answer.
     own_words: Option<Vec<u8>>,
 }
@@ -64,6 +66,7 @@ impl Trouble {
             www_authenticate: None,
             may_have_executed: executed == Executed::Maybe,
             fatal: false,
+            may_pass: false,
             own_words: None,
         }
     }
@@ -129,6 +132,14 @@ impl Trouble {
         }
     }
 
+    /// It was refused for want of credentials, which may be there the next time.
+    pub(super) fn barred(fault: WireFault) -> Self {
+        let status = fault.status.and_then(|status| StatusCode::from_u16(status).ok());
+        let www_authenticate = fault.www_authenticate;
+        let trouble = Self::new(fault.message, fault.kind, Executed::No);
+        Self { status, www_authenticate, may_pass: true, ..trouble }
+    }
+
     /// What was asked for before may have been executed, whatever became of this.
     pub(super) fn maybe_executed(self) -> Self {
         Self { may_have_executed: true, ..self }
@@ -136,6 +147,9 @@ impl Trouble {
 
     /// Whether it was refused in a way that asking again does not change.
     pub(super) fn is_final(&self) -> bool {
+        if self.may_pass {
+            return false;
+        }
         self.status.is_some_and(|status| !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS)
             || self.status == Some(StatusCode::NOT_IMPLEMENTED)
     }

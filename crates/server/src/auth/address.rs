@@ -56,6 +56,7 @@ fn is_ours(name: &str, settings: &Settings) -> bool {
     name.eq_ignore_ascii_case("localhost")
         || address.as_ref().is_some_and(loopback)
         || name.eq_ignore_ascii_case(listens)
+        || settings.oauth.public_host().is_some_and(|public| public.eq_ignore_ascii_case(name))
         || settings.gateway.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
         || (!listens_on_loopback && (address.is_some() || settings.gateway.allowed_hosts.is_empty()))
 }

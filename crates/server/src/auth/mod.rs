@@ -15,6 +15,7 @@
 //! Revoking a token forgets what was verified, so it takes effect at once.
 
 mod address;
+mod issued;
 mod throttle;
 mod verified;
 
@@ -29,6 +30,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use cofer_model::mask::is_of_our_making;
 use cofer_model::{Kind, Moment, Project, ProjectId, ProjectName, Reference, Scope, Token, TokenId};
+use cofer_oauth::Issuer;
 use cofer_store::{Store, StoreError, TokenHash};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -37,6 +39,7 @@ use crate::http::ApiError;
 use crate::http::listen::Peer;
 use crate::settings::McpAuth;
 use crate::telemetry::metrics;
+pub use issued::Issued;
 use throttle::Throttle;
 use verified::Verified;
 
@@ -58,6 +61,8 @@ pub struct Doorkeeper {
 #[derive(Clone, Debug)]
 pub struct Caller {
     token: Arc<Token>,
+    /// Whom a token of another issuer's is about.
+    subject: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -96,7 +101,7 @@ impl Caller {
 
     /// Who this is, for the record.
     pub fn name(&self) -> String {
-        self.token.name.to_string()
+        self.subject.as_deref().map_or_else(|| self.token.name.to_string(), ToOwned::to_owned)
     }
 
     /// Whose sessions these are.
@@ -156,11 +161,30 @@ impl FromRequestParts<App> for McpUser {
         address::check(&parts.headers, &parts.uri, &app.settings)?;
         match app.settings.gateway.mcp_auth {
             McpAuth::None => Ok(Self::Anybody),
-            McpAuth::Token => {
-                ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| Self::Token(caller))
-            }
+            McpAuth::Token => by_token(parts, app).await.map(Self::Token),
         }
     }
+}
+
+/// A token of our own, or one of the issuer whom we trust.
+async fn by_token(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
+    let Some(issued) = &app.issued else {
+        return ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| caller);
+    };
+    let path = parts.uri.path().to_owned();
+    let token = bearer(&parts.headers).filter(|token| token.len() <= issued::TOKEN_BYTES_MAX);
+    let error = token.map(|_| "invalid_token");
+    let caller = match token.filter(|token| Issuer::may_have_made(token)) {
+        Some(token) => issued.admit(token, &path).await?,
+        None => Caller::from_request_parts(parts, app).await.map_err(|refusal| match refusal.kind {
+            Kind::Unauthorized => issued.explained(refusal, &path, error),
+            _ => refusal,
+        })?,
+    };
+    if caller.has(Scope::ToolsCall) {
+        return Ok(caller);
+    }
+    Err(issued.explained(ApiError::missing_scope(Scope::ToolsCall), &path, Some("insufficient_scope")))
 }
 
 impl FromRequestParts<App> for Caller {
@@ -196,7 +220,7 @@ impl Doorkeeper {
             return Err(unauthorized("this token has expired; ask for a new one"));
         }
         self.uses.lock().unwrap_or_else(PoisonError::into_inner).insert(token.id, now);
-        Ok(Caller { token })
+        Ok(Caller { token, subject: None })
     }
 
     async fn verify(
@@ -267,12 +291,13 @@ impl Doorkeeper {
 }
 
 fn presented(headers: &HeaderMap) -> Option<SecretString> {
-    let bearer = || {
-        let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    };
-    let token = bearer().or_else(|| headers.get(API_KEY)?.to_str().ok())?;
+    let token = bearer(headers).or_else(|| headers.get(API_KEY)?.to_str().ok())?;
     (1..=TOKEN_BYTES_MAX).contains(&token.len()).then(|| SecretString::from(token))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 fn throttled(wait: Duration) -> ApiError {

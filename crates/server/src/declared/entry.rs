@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use cofer_model::name::SERVER_NAME_CHARS_MAX;
-use cofer_model::{ExternalConfig, RemoteConfig, ServerName, SessionMode, StdioConfig, Transport, template};
+use cofer_model::{
+    ExternalConfig, OauthConfig, RemoteConfig, ServerName, SessionMode, StdioConfig, Transport, template,
+};
 use serde_json::{Map, Value};
 
 use super::{DeclaredError, DeclaredServer, Notes, variables};
@@ -111,13 +113,31 @@ impl Reading<'_> {
                 let headers = self.map(&["headers", "http_headers"])?;
                 let legacy = !by_http_url && url.trim_end_matches('/').ends_with("/sse");
                 let transport = stated.unwrap_or(if legacy { Transport::Sse } else { Transport::Http });
-                let remote = RemoteConfig { url, headers };
+                let remote = RemoteConfig { url, headers, oauth: self.oauth()? };
                 Ok(match transport {
                     Transport::Sse => ExternalConfig::Sse(remote),
                     _ => ExternalConfig::Http(remote),
                 })
             }
         }
+    }
+
+    /// Who we are to whoever gives tokens for it.
+    fn oauth(&mut self) -> Result<Option<OauthConfig>, DeclaredError> {
+        let fields = match self.take(&["oauth"]) {
+            None => return Ok(None),
+            Some((_, Value::Object(fields))) => fields,
+            Some(_) => return Err(self.refuse("oauth", "has an `oauth` that is not an object")),
+        };
+        let mut inner = Reading { field: self.field, name: self.name, fields, notes: self.notes };
+        let oauth = OauthConfig {
+            client_id: inner.text(&["client_id", "clientId"])?,
+            client_secret: inner.text(&["client_secret", "clientSecret"])?,
+            issuer: inner.text(&["issuer"])?,
+            scopes: inner.texts("scopes")?,
+        };
+        inner.warn_of_the_rest();
+        Ok(Some(oauth))
     }
 
     fn transport(&mut self) -> Result<Option<Transport>, DeclaredError> {

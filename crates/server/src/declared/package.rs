@@ -58,7 +58,7 @@ fn text<'a>(value: &'a Value, names: [&str; 2]) -> Option<&'a str> {
 fn remote(name: &str, way: &Value, notes: &mut Notes) -> Option<ExternalConfig> {
     let url = in_our_words(text(way, ["url", "url"])?);
     let headers = keyed(way, ["headers", "headers"], notes);
-    let remote = RemoteConfig { url, headers };
+    let remote = RemoteConfig { url, headers, oauth: None };
     match text(way, ["type", "transport_type"])? {
         "sse" => Some(ExternalConfig::Sse(remote)),
         "streamable-http" | "streamable" | "http" => Some(ExternalConfig::Http(remote)),

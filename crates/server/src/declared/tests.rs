@@ -51,6 +51,26 @@ fn claude_desktop_and_cursor() {
 }
 
 #[test]
+fn who_we_are_to_an_authorization_server() {
+    let file = r#"{"mcpServers": {
+        "crm": {"url": "https://crm.example.com/mcp", "oauth": {"clientId": "cofer", "client_secret": "${env:CRM_SECRET}", "scopes": ["a", "b"], "port": 1}},
+        "old": {"url": "https://old.example.com/mcp", "oauth": true}
+    }}"#;
+    assert_eq!(
+        imported(file),
+        "refused at `mcpServers.old.oauth`: server `old` has an `oauth` that is not an object"
+    );
+    let file = file.replace(", \"oauth\": true", "");
+    insta::assert_snapshot!(imported(&file), @r#"
+    Desktop
+    crm: http {"url":"https://crm.example.com/mcp","headers":{},"oauth":{"client_id":"cofer","client_secret":"${CRM_SECRET}","scopes":["a","b"]}}
+    old: http {"url":"https://old.example.com/mcp","headers":{}}
+    warning: server `crm`: `port` is not known here and does nothing
+    secret: CRM_SECRET
+    "#);
+}
+
+#[test]
 fn vs_code() {
     let file = r#"{
       // What to ask for

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled, Held, Item};
-use cofer_mcp::wire::{self, Fault, HttpTarget, Mirrors, Wire, WireFault, WireLimits};
+use cofer_mcp::wire::{self, Credentials, Fault, HttpTarget, Mirrors, Wire, WireFault, WireLimits};
 use cofer_mcp::{Ear, Face, Limits, Pump, discover, shake_hands};
 use cofer_model::mask::Mask;
 use cofer_model::{
@@ -22,6 +22,7 @@ use url::Url;
 
 use super::shelf::LogShelf;
 use crate::keyring::KeyRing;
+use crate::logins::{LoginTarget, Logins, Shown};
 
 /// As long as connecting may take at all: whoever dials bounds it.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_mins(5);
@@ -45,6 +46,7 @@ pub(super) struct Means {
     pub direct_http: reqwest::Client,
     pub message_bytes_max: usize,
     pub shelf: Arc<LogShelf>,
+    pub logins: Arc<Logins>,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(super) struct ExternalDial {
     id: ServerId,
     name: String,
     config: ExternalConfig,
+    /// Whether somebody can log in there for us.
+    takes_login: bool,
     era: KnownEra,
 }
 
@@ -69,6 +73,11 @@ impl KnownEra {
     fn note_that_it_shakes_hands(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+
+    /// What was found does not count: it refused to say.
+    fn ask_again(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 pub(super) type Secrets = BTreeMap<SecretName, SecretString>;
@@ -81,7 +90,12 @@ impl ExternalDial {
         name: String,
         config: ExternalConfig,
     ) -> Self {
-        Self { means, project, id, name, config, era: KnownEra::default() }
+        Self { means, project, id, name, config, takes_login: true, era: KnownEra::default() }
+    }
+
+    /// For one that is not registered: a login is kept with its registration.
+    pub(super) fn without_login(self) -> Self {
+        Self { takes_login: false, ..self }
     }
 }
 
@@ -89,33 +103,20 @@ impl ExternalDial {
 impl Dial for ExternalDial {
     async fn dial(&self, face: &Face, ear: Arc<dyn Ear>) -> Result<Dialled, DialError> {
         let secrets = self.secrets().await?;
-        let mask = mask_of(&secrets);
-        match &self.config {
-            ExternalConfig::Stdio(config) => {
-                let (pump, held) = self.start(config, &secrets, mask.clone())?;
-                let greeted = greet(pump, held, face, ear.clone(), mask.clone(), &self.era).await;
-                if greeted.is_ok() || self.era.shakes_hands() {
-                    return greeted;
-                }
-                // It may have died of a question that it did not know.
-                let (pump, held) = self.start(config, &secrets, mask.clone())?;
-                self.era.note_that_it_shakes_hands();
-                greet(pump, held, face, ear, mask, &self.era).await
+        let login = self.login(&secrets);
+        if let Some(words) = login.as_ref().and_then(|shown| shown.login.refusal(&self.name)) {
+            return Err(DialError::of_ours(Kind::PreconditionFailed, words));
+        }
+        let dialled = self.reach(&secrets, login.clone(), face, ear).await;
+        // That somebody has to log in says nothing of the server, and is known better than what failed for it. A refusal is an answer to
+        // whoever shakes hands, so this is looked at in any case.
+        let words = login.and_then(|shown| shown.login.advice(&self.name));
+        match words {
+            Some(words) => {
+                self.era.ask_again();
+                Err(DialError::of_ours(Kind::PreconditionFailed, words))
             }
-            ExternalConfig::Http(config) => {
-                let target = target(config, &secrets)?;
-                self.means.speak_to(target, face, ear, mask, &self.era).await
-            }
-            ExternalConfig::Sse(config) => {
-                let target = target(config, &secrets)?;
-                let http = self.means.http_for(&target.url);
-                let wire = wire::sse(target, http, self.means.wire_limits()).await;
-                let (pump, held) =
-                    self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone());
-                // This transport is older than the later era.
-                self.era.note_that_it_shakes_hands();
-                greet(pump, held, face, ear, mask, &self.era).await
-            }
+            None => dialled,
         }
     }
 
@@ -132,6 +133,55 @@ impl Dial for ExternalDial {
 }
 
 impl ExternalDial {
+    async fn reach(
+        &self,
+        secrets: &Secrets,
+        login: Option<Arc<Shown>>,
+        face: &Face,
+        ear: Arc<dyn Ear>,
+    ) -> Result<Dialled, DialError> {
+        let mut mask = mask_of_values(secrets);
+        if let Some(shown) = &login {
+            mask.follow(shown.login.mask());
+        }
+        let mask = Arc::new(mask);
+        let credentials = login.map(|shown| shown as Arc<dyn Credentials>);
+        match &self.config {
+            ExternalConfig::Stdio(config) => {
+                let (pump, held) = self.start(config, secrets, mask.clone())?;
+                let greeted = greet(pump, held, face, ear.clone(), mask.clone(), &self.era).await;
+                if greeted.is_ok() || self.era.shakes_hands() {
+                    return greeted;
+                }
+                // It may have died of a question that it did not know.
+                let (pump, held) = self.start(config, secrets, mask.clone())?;
+                self.era.note_that_it_shakes_hands();
+                greet(pump, held, face, ear, mask, &self.era).await
+            }
+            ExternalConfig::Http(config) => {
+                let target = target(config, secrets)?;
+                self.means.speak_as(target, credentials, face, ear, mask, &self.era).await
+            }
+            ExternalConfig::Sse(config) => {
+                let target = target(config, secrets)?;
+                let http = self.means.http_for(&target.url);
+                let wire = wire::sse_as(target, credentials, http, self.means.wire_limits()).await;
+                let (pump, held) =
+                    self.means.over(wire.map_err(|fault| of_fault(&fault, &mask))?, mask.clone());
+                // This transport is older than the later era.
+                self.era.note_that_it_shakes_hands();
+                greet(pump, held, face, ear, mask, &self.era).await
+            }
+        }
+    }
+
+    /// What is shown there of a login, if it takes one.
+    fn login(&self, secrets: &Secrets) -> Option<Arc<Shown>> {
+        let target = LoginTarget::of(&self.config, secrets).filter(|_| self.takes_login)?;
+        let login = self.means.logins.of(self.id);
+        Some(Arc::new(Shown { login, name: self.name.clone(), url: target.url }))
+    }
+
     /// The secrets that its configuration names. None is missing.
     async fn secrets(&self) -> Result<Secrets, DialError> {
         let named = template::names(self.config.texts());
@@ -196,11 +246,15 @@ fn target(config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialEr
 
 /// Hides what a server is given in confidence.
 pub(super) fn mask_of(secrets: &Secrets) -> Arc<Mask> {
+    Arc::new(mask_of_values(secrets))
+}
+
+fn mask_of_values(secrets: &Secrets) -> Mask {
     let mut mask = Mask::default();
     for value in secrets.values() {
         mask.hide(value);
     }
-    Arc::new(mask)
+    mask
 }
 
 fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {
@@ -219,8 +273,21 @@ impl Means {
         mask: Arc<Mask>,
         era: &KnownEra,
     ) -> Result<Dialled, DialError> {
+        self.speak_as(target, None, face, ear, mask, era).await
+    }
+
+    /// The same, showing these credentials.
+    async fn speak_as(
+        &self,
+        target: HttpTarget,
+        credentials: Option<Arc<dyn Credentials>>,
+        face: &Face,
+        ear: Arc<dyn Ear>,
+        mask: Arc<Mask>,
+        era: &KnownEra,
+    ) -> Result<Dialled, DialError> {
         let http = self.http_for(&target.url);
-        let wire = wire::streamable(target, http, self.wire_limits());
+        let wire = wire::streamable_as(target, credentials, http, self.wire_limits());
         let (pump, held) = self.over(wire, mask.clone());
         greet(pump, held, face, ear, mask, era).await
     }

@@ -22,26 +22,27 @@ use registry::StoredRegistry;
 pub use shelf::LogShelf;
 
 use crate::hosting::Hosting;
-use crate::keyring::KeyRing;
+use crate::logins::Logins;
 use crate::settings::GatewaySettings;
 
 /// Starts it. Nothing is connected before it is used.
 pub fn open(
     store: &Store,
-    keyring: &Arc<KeyRing>,
     hosting: &Arc<Hosting>,
     settings: &GatewaySettings,
     file: &Arc<ServersFile>,
     natives: Vec<Arc<Native>>,
     shelf: &Arc<LogShelf>,
+    logins: &Arc<Logins>,
 ) -> Arc<Gateway> {
     let means = Means {
-        keyring: keyring.clone(),
+        keyring: logins.keyring(),
         guardian: Guardian::of_this_program(),
         http: http_client(),
         direct_http: direct_http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,
         shelf: shelf.clone(),
+        logins: logins.clone(),
     };
     let registry = StoredRegistry {
         store: store.clone(),
@@ -51,7 +52,7 @@ pub fn open(
         file: file.clone(),
         found: registry::writer(store.clone()),
     };
-    let state_key = StateKey(keyring.current().derived("what clients hold between two requests"));
+    let state_key = StateKey(logins.keyring().current().derived("what clients hold between two requests"));
     let rules = GatewayRules { state_key, ..settings.rules };
     Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, rules)
 }

@@ -105,8 +105,14 @@ impl StoredRegistry {
         }))
     }
 
-    fn dial(&self, project: ProjectId, id: ServerId, name: String, config: &ExternalConfig) -> Arc<dyn Dial> {
-        Arc::new(ExternalDial::new(self.means.clone(), project, id, name, config.clone()))
+    fn external(
+        &self,
+        project: ProjectId,
+        id: ServerId,
+        name: String,
+        config: &ExternalConfig,
+    ) -> ExternalDial {
+        ExternalDial::new(self.means.clone(), project, id, name, config.clone())
     }
 
     fn file_entry(&self, FileServer { id, declared }: &FileServer) -> ServerEntry {
@@ -115,7 +121,9 @@ impl StoredRegistry {
             id: *id,
             fingerprint: 0,
             sessions: declared.session,
-            dial: self.dial(self.default_project, *id, name.clone(), &declared.config),
+            dial: Arc::new(
+                self.external(self.default_project, *id, name.clone(), &declared.config).without_login(),
+            ),
             name,
             tools: None,
             disabled: HashSet::new(),
@@ -141,8 +149,8 @@ impl StoredRegistry {
             }
             ServerKind::External => {
                 let external = external.filter(|external| external.enabled)?;
-                let dial = self.dial(project, server.id, external.name.to_string(), &external.config);
-                (dial, fingerprint(&external.config, external.session), external.session)
+                let dial = self.external(project, server.id, external.name.to_string(), &external.config);
+                (Arc::new(dial), fingerprint(&external.config, external.session), external.session)
             }
         };
         let off = |tool: &&CachedTool| !tool.enabled;

@@ -28,6 +28,8 @@ pub struct ApiError {
     pub retry_after_seconds: Option<u64>,
     /// For the log: the whole chain of causes, in one line.
     pub cause: Option<String>,
+    /// What to show instead, for a 401 or 403.
+    pub challenge: Option<String>,
 }
 
 /// `{"error": {…}}`: every error of ours, everywhere.
@@ -55,7 +57,15 @@ impl ApiError {
             details: BTreeMap::new(),
             retry_after_seconds: None,
             cause: None,
+            challenge: None,
         }
+    }
+
+    /// Says in the protocol's own words what to show instead.
+    #[must_use]
+    pub fn challenging(mut self, challenge: String) -> Self {
+        self.challenge = Some(challenge);
+        self
     }
 
     /// No such thing, or none that this caller may know of: both read the same.
@@ -120,8 +130,10 @@ impl ApiError {
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
-        if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let challenge = self.challenge.and_then(|challenge| HeaderValue::from_str(&challenge).ok());
+        let bare = (status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
+        if let Some(challenge) = challenge.or(bare) {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
     }
@@ -160,6 +172,9 @@ impl From<SecretsError> for ApiError {
             }
             SecretsError::Tampered { .. } => {
                 "a secret does not open: its row in the database was altered; set it anew"
+            }
+            SecretsError::TamperedLogin { .. } => {
+                "a login does not open: its row in the database was altered; log in anew"
             }
         };
         Self::caused(error.kind(), message, &error)

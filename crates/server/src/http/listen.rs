@@ -167,6 +167,16 @@ impl Listener {
         format!("{scheme}://{}", self.local)
     }
 
+    /// The address at which a browser on this machine finds us.
+    pub fn local_url(&self) -> String {
+        let mut local = self.local;
+        if local.ip().is_unspecified() {
+            local.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{local}")
+    }
+
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.tls.as_ref()?.certificate.as_ref()
     }

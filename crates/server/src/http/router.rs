@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use cofer_model::Kind;
 use tokio::sync::oneshot;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -21,9 +21,10 @@ use utoipa_axum::routes;
 use super::error::{ApiError, shown};
 use super::observe::observe;
 use crate::app::App;
+use crate::logins::{CALLBACK, CLIENT_DOCUMENT};
 use crate::routes::{
-    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, master_key, mcp, products,
-    projects, providers, secrets, tokens, tool_calls, tools,
+    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, logins, master_key, mcp,
+    products, projects, providers, secrets, tokens, tool_calls, tools,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -80,6 +81,17 @@ fn tools() -> OpenApiRouter<App> {
             "/projects/{project}/mcp",
             post(mcp::post_project).get(mcp::get_project).delete(mcp::delete_project),
         )
+        .merge(oauth())
+}
+
+/// What browsers, clients and authorization servers look for. Open to all, and described by the protocol.
+fn oauth() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .route(CALLBACK, get(logins::callback))
+        .route(CLIENT_DOCUMENT, get(logins::document))
+        .route("/.well-known/oauth-protected-resource", get(logins::resource))
+        .route("/.well-known/oauth-protected-resource/mcp", get(logins::resource))
+        .route("/.well-known/oauth-protected-resource/projects/{project}/mcp", get(logins::resource))
 }
 
 /// Servers that live elsewhere, what they offer, and what was called.
@@ -91,6 +103,7 @@ fn registry() -> OpenApiRouter<App> {
         .routes(routes!(external_tools::list))
         .routes(routes!(external_tools::change))
         .routes(routes!(external_tools::refresh))
+        .routes(routes!(logins::show, logins::begin, logins::end))
         .routes(routes!(products::list, products::install))
         .routes(routes!(products::remove))
         .routes(routes!(tool_calls::list))

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cofer_model::{
-    ExternalConfig, RemoteConfig, ServerName, SessionMode, StdioConfig, Transport, external::MASKED, template,
+    ExternalConfig, OauthConfig, RemoteConfig, ServerName, SessionMode, StdioConfig, Transport,
+    external::MASKED, template,
 };
 use cofer_store::{ExternalChange, NewExternalServer};
 use serde::Deserialize;
@@ -24,6 +25,8 @@ const TEXT_BYTES_MAX: usize = 128 << 10;
 const URL_BYTES_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 32 << 10;
+const OAUTH_BYTES_MAX: usize = 2048;
+const SCOPES_MAX: usize = 64;
 /// What Cofer itself says to a server, in lower case.
 const OWN_HEADERS: [&str; 9] = [
     "host",
@@ -46,8 +49,8 @@ pub struct Registration {
     #[schema(max_length = 4096, pattern = r"^[^\x00]*$")]
     description: String,
     transport: Transport,
-    /// `{command, args, env, cwd}` for `stdio`, `{url, headers}` for the others. `${NAME}` in `args`, `env`, `url` and
-    /// `headers` is a secret of the project, put in when Cofer connects.
+    /// `{command, args, env, cwd}` for `stdio`, `{url, headers, oauth}` for the others. `${NAME}` in `args`, `env`, `url`,
+    /// `headers` and `oauth` is a secret of the project, put in when Cofer connects.
     #[schema(value_type = Object)]
     config: Value,
     /// Default true.
@@ -209,7 +212,37 @@ fn check_remote(remote: &RemoteConfig) -> Result<(), ApiError> {
         check_header(&field, name, value)?;
         require(seen.insert(name.to_ascii_lowercase()), &field, "each header is named once, in any case")?;
     }
-    Ok(())
+    remote.oauth.as_ref().map_or(Ok(()), check_oauth)
+}
+
+fn check_oauth(oauth: &OauthConfig) -> Result<(), ApiError> {
+    let fits = |text: &String| {
+        (1..=OAUTH_BYTES_MAX).contains(&text.len()) && !text.contains(|c: char| c.is_control())
+    };
+    let rule = format!("this is 1 to {OAUTH_BYTES_MAX} bytes, none of them a control character");
+    let fields =
+        [("client_id", &oauth.client_id), ("client_secret", &oauth.client_secret), ("issuer", &oauth.issuer)];
+    for (name, value) in fields {
+        require(value.iter().all(fits), &format!("config.oauth.{name}"), rule.clone())?;
+    }
+    let secret = oauth.client_secret.as_deref().unwrap_or_default();
+    require(!shows_mask(secret), "config.oauth.client_secret", MASK_RULE)?;
+    require(
+        oauth.client_id.is_some() || (oauth.client_secret.is_none() && oauth.issuer.is_none()),
+        "config.oauth.client_id",
+        "a client secret and an issuer belong to a client id",
+    )?;
+    // RFC 6749, 3.3.
+    let is_scope = |scope: &String| {
+        !scope.is_empty()
+            && scope.len() <= OAUTH_BYTES_MAX
+            && scope.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\')
+    };
+    require(
+        oauth.scopes.len() <= SCOPES_MAX && oauth.scopes.iter().all(is_scope),
+        "config.oauth.scopes",
+        format!("these are at most {SCOPES_MAX} words"),
+    )
 }
 
 /// With a digit in the place of each secret, which is fine as a host, as a port and anywhere else.

@@ -2,8 +2,8 @@
 
 use cofer_gateway::LiveState;
 use cofer_model::{
-    Circuit, ExternalConfig, ExternalServer, ExternalStatus, Moment, ProductId, ProjectName, ServerId,
-    ServerName, SessionMode, Transport,
+    Circuit, ExternalConfig, ExternalServer, ExternalStatus, LoginState, Moment, ProductId, ProjectName,
+    ServerId, ServerName, SessionMode, Transport,
 };
 use serde::Serialize;
 
@@ -23,6 +23,8 @@ pub struct ExternalServerStatus {
     pub session: SessionMode,
     pub status: ExternalStatus,
     pub last_error: Option<String>,
+    /// `null` for a server that has not asked for a login.
+    pub login: Option<LoginState>,
     pub circuit: Circuit,
     /// `null` before it was ever asked.
     pub tool_count: Option<u64>,
@@ -37,6 +39,7 @@ impl ExternalServerStatus {
         server: ExternalServer,
         project: &ProjectName,
         live: LiveState,
+        login: Option<LoginState>,
         discovered: Option<u64>,
     ) -> Self {
         Self {
@@ -51,6 +54,7 @@ impl ExternalServerStatus {
             session: server.session,
             status: live.status,
             last_error: live.last_error,
+            login,
             circuit: live.circuit,
             tool_count: live.tool_count.or(discovered),
             protocol_version: live.protocol_version,

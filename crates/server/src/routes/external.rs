@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use cofer_model::{ExternalServer, Kind, Moment, Project, Reference, ServerName};
+use cofer_model::{ExternalServer, ExternalStatus, Kind, LoginState, Moment, Project, Reference, ServerName};
 use cofer_store::{ServerKind, StoreError};
 
 use super::project;
@@ -109,6 +109,7 @@ pub async fn remove(
     }
     app.registry_changed(project.id).await;
     app.shelf.forget(found.id);
+    app.logins.removed(found.id);
     tracing::info!(server.id = %found.id, "external server {} of project {} removed", found.name, project.name);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -153,9 +154,17 @@ async fn statuses(
     servers: Vec<ExternalServer>,
 ) -> Result<Vec<ExternalServerStatus>, ApiError> {
     let discovered = app.store.tool_counts(project.id).await?;
+    let logins = app.store.logins(project.id).await?;
     let status = |server: ExternalServer| {
-        let (live, tools) = (app.gateway.state(project.id, server.id), discovered.get(&server.id).copied());
-        ExternalServerStatus::of(server, &project.name, live, tools)
+        let (mut live, tools) =
+            (app.gateway.state(project.id, server.id), discovered.get(&server.id).copied());
+        let login = app.logins.state(server.id, logins.get(&server.id).copied());
+        if login == Some(LoginState::Required) {
+            // A connection that is open is of no use until somebody logs in.
+            live.status = ExternalStatus::Error;
+            live.last_error = Some(app.logins.words(server.id, server.name.as_str()));
+        }
+        ExternalServerStatus::of(server, &project.name, live, login, tools)
     };
     Ok(servers.into_iter().map(status).collect())
 }

@@ -8,6 +8,7 @@ pub mod hosted;
 pub mod hosted_calls;
 pub mod hosted_logs;
 pub mod images;
+pub mod logins;
 pub mod master_key;
 pub mod mcp;
 pub mod products;

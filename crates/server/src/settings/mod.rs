@@ -9,6 +9,7 @@
 
 mod gateway;
 mod hosting;
+mod oauth;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,6 +25,7 @@ use serde::Deserialize;
 
 pub use gateway::{GatewaySettings, McpAuth};
 pub use hosting::{CrashLoopSettings, HostingSettings};
+pub use oauth::OauthSettings;
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
 /// sqlx's own lines repeat what our errors say.
@@ -130,6 +132,23 @@ pub struct Layer {
     #[arg(long, env = "COFER_ALLOWED_HOSTS", value_name = "HOST", value_delimiter = ',')]
     #[serde(default)]
     pub allowed_hosts: Vec<String>,
+
+    /// Address at which the world finds this server, such as `https://cofer.example.com` [default: where it listens]
+    #[arg(long, env = "COFER_PUBLIC_URL", value_name = "URL")]
+    pub public_url: Option<String>,
+
+    /// Issuer whose tokens (JWT) the MCP endpoint takes beside Cofer's own
+    #[arg(long, env = "COFER_OAUTH_ISSUER", value_name = "URL")]
+    pub oauth_issuer: Option<String>,
+
+    /// Whom its tokens must be for [default: the address of the endpoint]
+    #[arg(long, env = "COFER_OAUTH_AUDIENCE", value_name = "AUDIENCE")]
+    pub oauth_audience: Option<String>,
+
+    /// What a scope of its tokens means here, such as `mcp:use=tools:call`; may be repeated
+    #[arg(long, env = "COFER_OAUTH_SCOPES", value_name = "THEIRS=OURS", value_delimiter = ',')]
+    #[serde(default)]
+    pub oauth_scopes: Vec<String>,
 
     /// File of servers to start with this one, as desktop clients have it: `{"mcpServers": {…}}`
     #[arg(long, env = "COFER_SERVERS", value_name = "FILE", value_parser = any_path())]
@@ -281,6 +300,7 @@ pub struct Settings {
     pub drain: Duration,
     pub hosting: HostingSettings,
     pub gateway: GatewaySettings,
+    pub oauth: OauthSettings,
     pub confidential: Confidential,
 }
 
@@ -343,6 +363,14 @@ pub enum SettingsError {
         "`mcp_auth = none` serves the MCP endpoint to anybody, so it is for loopback only; listen on 127.0.0.1, or use tokens"
     )]
     OpenToStrangers,
+    #[error(
+        "the setting `{name}` is not an address such as https://cofer.example.com; plain http is for this machine alone"
+    )]
+    Address { name: &'static str },
+    #[error(
+        "the setting `oauth_scopes` has pairs like `mcp:use=tools:call`: a scope of the issuer's, and one of Cofer's"
+    )]
+    ScopePair,
     #[error("`tls_cert` and `tls_key` go together; one of them is missing")]
     HalfTls,
     #[error(
@@ -376,6 +404,7 @@ impl Settings {
         let listen =
             text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
         let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
+        let oauth = OauthSettings::decide(&flags, &file)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
             None => {
@@ -420,6 +449,7 @@ impl Settings {
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
             hosting,
             gateway,
+            oauth,
             confidential,
         };
         settings.check_limits()?;

@@ -6,6 +6,7 @@
 
 mod calls;
 mod hosted;
+mod logins;
 mod opening;
 mod projects;
 mod registry;

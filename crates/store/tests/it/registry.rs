@@ -39,7 +39,7 @@ pub(crate) fn stdio(command: &str) -> ExternalConfig {
 
 fn http(url: &str) -> ExternalConfig {
     let headers = [("Authorization".to_owned(), "Bearer ${TOKEN}".to_owned())].into();
-    ExternalConfig::Http(RemoteConfig { url: url.to_owned(), headers })
+    ExternalConfig::Http(RemoteConfig { url: url.to_owned(), headers, oauth: None })
 }
 
 pub(crate) async fn project(bed: &Bed, name: &str) -> ProjectId {
@@ -67,7 +67,7 @@ async fn try_external(
     bed.store.create_external_server(&new, Moment::now()).await
 }
 
-async fn external(bed: &Bed, project: ProjectId, name: &str) -> ServerId {
+pub(crate) async fn external(bed: &Bed, project: ProjectId, name: &str) -> ServerId {
     try_external(bed, project, name, stdio("npx")).await.unwrap()
 }
 

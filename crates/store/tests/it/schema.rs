@@ -101,7 +101,8 @@ async fn columns(bed: &Bed) -> BTreeSet<String> {
 /// What a thief of the database would read: every row of the tables with secrets and tokens.
 pub(crate) async fn everything_as_text(bed: &Bed) -> String {
     const POSTGRES: &str = "SELECT row_to_json(s)::text FROM kb.project_secrets s UNION ALL \
-         SELECT row_to_json(t)::text FROM kb.tokens t UNION ALL SELECT row_to_json(k)::text FROM kb.master_key k";
+         SELECT row_to_json(t)::text FROM kb.tokens t UNION ALL SELECT row_to_json(k)::text FROM kb.master_key k UNION ALL \
+         SELECT row_to_json(l)::text FROM kb.server_logins l";
     match (behind(bed).await, &bed.url) {
         (Behind::Postgres(mut db), _) => {
             sqlx::query_scalar::<_, String>(POSTGRES).fetch_all(&mut db).await.unwrap().join("\n")
@@ -137,6 +138,15 @@ pub(crate) async fn swap_two_secrets(bed: &Bed) {
     execute(
         bed,
         "UPDATE kb.project_secrets SET sealed = (SELECT o.sealed FROM kb.project_secrets o WHERE o.name <> kb.project_secrets.name)",
+    )
+    .await;
+}
+
+/// The same with logins.
+pub(crate) async fn swap_two_logins(bed: &Bed) {
+    execute(
+        bed,
+        "UPDATE kb.server_logins SET sealed = (SELECT o.sealed FROM kb.server_logins o WHERE o.server_id <> kb.server_logins.server_id)",
     )
     .await;
 }

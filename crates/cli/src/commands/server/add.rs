@@ -39,6 +39,15 @@ pub struct Add {
     /// Header to send to it, as `Name: value`; ${SECRET} in it is one of the project's
     #[arg(long = "header", value_name = "HEADER")]
     pub(super) headers: Vec<String>,
+    /// Client id for logins there, where clients cannot register themselves
+    #[arg(long, value_name = "ID", requires = "url")]
+    pub(super) oauth_client_id: Option<String>,
+    /// Its secret, as ${SECRET} of the project
+    #[arg(long, value_name = "SECRET", requires = "oauth_client_id")]
+    pub(super) oauth_client_secret: Option<String>,
+    /// Scope to ask for at logins there in any case
+    #[arg(long = "oauth-scope", value_name = "SCOPE", requires = "url")]
+    pub(super) oauth_scopes: Vec<String>,
     /// Directory to run the command in
     #[arg(long, value_name = "PATH")]
     pub(super) cwd: Option<String>,

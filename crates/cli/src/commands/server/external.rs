@@ -20,7 +20,7 @@ pub(super) async fn add(add: Add, hosted: &Hosted) -> Result<(), Failure> {
     let (transport, config) = match &add.url {
         Some(url) => (
             transport(add.transport.as_deref(), url)?,
-            json!({"url": url, "headers": headers(&add.headers)?}),
+            object([("url", json!(url)), ("headers", json!(headers(&add.headers)?)), ("oauth", oauth(&add))]),
         ),
         None => ("stdio", command(&add)?),
     };
@@ -37,6 +37,17 @@ pub(super) async fn add(add: Add, hosted: &Hosted) -> Result<(), Failure> {
     hosted.format.print(&made, || {
         format!("server {name} is registered ({transport}); it is connected to at its first use")
     })
+}
+
+fn oauth(add: &Add) -> Value {
+    if add.oauth_client_id.is_none() && add.oauth_scopes.is_empty() {
+        return Value::Null;
+    }
+    object([
+        ("client_id", json!(add.oauth_client_id)),
+        ("client_secret", json!(add.oauth_client_secret)),
+        ("scopes", json!(add.oauth_scopes)),
+    ])
 }
 
 fn command(add: &Add) -> Result<Value, Failure> {

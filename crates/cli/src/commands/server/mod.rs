@@ -5,6 +5,7 @@
 
 mod add;
 mod external;
+mod login;
 mod show;
 
 use clap::{Args, Subcommand};
@@ -100,6 +101,19 @@ enum Action {
         #[arg(required = true)]
         servers: Vec<String>,
     },
+    /// Log in at a server that wants it: opens a browser, and waits
+    Login {
+        /// Name or id
+        server: String,
+        /// Print the address instead of opening a browser
+        #[arg(long)]
+        print: bool,
+    },
+    /// Forget the login at a server, and have it revoked
+    Logout {
+        /// Name or id
+        server: String,
+    },
     /// Remove servers; volumes stay unless asked
     Rm {
         /// Names or ids
@@ -151,6 +165,11 @@ impl Server {
             Action::Stop { servers } => hosted.each(&servers, "stop", "stopping").await,
             Action::Start { servers } => hosted.each(&servers, "start", "starting").await,
             Action::Refresh { servers } => external::refresh(&hosted, &servers).await,
+            Action::Login { server, print } => {
+                let browser = if print { login::Browser::LeaveToThem } else { login::Browser::Open };
+                login::log_in(&hosted, &server, browser).await
+            }
+            Action::Logout { server } => login::log_out(&hosted, &server).await,
             Action::Rm { servers, volumes } => {
                 let query = hosted.query(&[("delete_volumes", if volumes { "true" } else { "false" })]);
                 let remove = async |server: &str| {

@@ -1,5 +1,6 @@
 //! Upstreams over HTTP: servers written by hand that say exactly what a test tells them to, and real ones.
 
+mod credentials;
 mod hostile;
 mod legacy;
 mod real;
