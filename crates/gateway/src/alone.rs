@@ -18,7 +18,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::call::Caller;
-use crate::endpoint::{Answer, Answered, Exchange, Request};
+use crate::endpoint::{Answer, Answered, Exchange, Request, offered, server_info};
 use crate::listening::Wanted;
 use crate::lists::List;
 use crate::outbox::Outbox;
@@ -113,7 +113,8 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
     let mut params = asked.params.map(ToOwned::to_owned);
     let name = asked.name();
     if MAY_ASK.contains(&asked.method)
-        && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
+        && let Some(held) = asked.params.filter(|params| params.get().contains("\"requestState\""))
+        && let Some(state) = raw::text_at(held, &["requestState"])
     {
         let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
         let stale = || {
@@ -218,18 +219,10 @@ impl Running {
 async fn discover(project: Arc<Project>) -> Answer {
     // Who was never asked is now, so that what it adds is known.
     project.complete(List::Tools, project.house.list_patience).await;
-    let name = project.name();
     let result = json!({
         "supportedVersions": [STANDALONE_VERSION],
-        "capabilities": {
-            "tools": {"listChanged": true},
-            "resources": {"subscribe": true, "listChanged": true},
-            "prompts": {"listChanged": true},
-            "logging": {},
-            "completions": {},
-            "extensions": project.extensions(),
-        },
-        "_meta": {SERVER_INFO_KEY: {"name": "cofer", "title": format!("Cofer: {name}"), "version": env!("CARGO_PKG_VERSION")}},
+        "capabilities": offered(project.capabilities_of_servers(&["extensions"])),
+        "_meta": {SERVER_INFO_KEY: server_info(&project)},
     });
     to_raw_value(&result).map(Reply::Result).map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
 }

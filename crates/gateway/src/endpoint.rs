@@ -18,8 +18,8 @@ use cofer_mcp::raw::empty_object;
 use cofer_mcp::{Face, raw};
 use cofer_model::Kind;
 use futures_util::future::BoxFuture;
-use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
 
 use crate::call::{CallFailed, Caller, Client};
 use crate::lists::{Items, List};
@@ -108,18 +108,32 @@ pub fn open_session(
     project.admit(session.clone());
     let hello = json!({
         "protocolVersion": version,
-        "capabilities": {
-            "tools": {"listChanged": true},
-            "resources": {"subscribe": true, "listChanged": true},
-            "prompts": {"listChanged": true},
-            "logging": {},
-            "completions": {},
-        },
-        "serverInfo": {"name": "cofer", "title": format!("Cofer: {}", project.name()), "version": env!("CARGO_PKG_VERSION")},
+        "capabilities": offered(project.capabilities_of_servers(&["tasks", "experimental"])),
+        "serverInfo": server_info(project),
     });
     let hello =
         to_raw_value(&hello).map_err(|_| RpcError::new(INTERNAL_ERROR, "no answer could be written"))?;
     Ok((session, response(id, &Reply::Result(hello))))
+}
+
+/// What we can do, and what servers add to it.
+pub(crate) fn offered(added: Map<String, Value>) -> Value {
+    let mut capabilities = json!({
+        "tools": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": true},
+        "prompts": {"listChanged": true},
+        "logging": {},
+        "completions": {},
+    });
+    if let Some(all) = capabilities.as_object_mut() {
+        all.extend(added);
+    }
+    capabilities
+}
+
+pub(crate) fn server_info(project: &Project) -> Value {
+    let title = format!("Cofer: {}", project.name());
+    json!({"name": "cofer", "title": title, "version": env!("CARGO_PKG_VERSION")})
 }
 
 /// Takes one message of a client whose session is open.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cofer_mcp::mirror::Mirrored;
 use cofer_model::{Namespacing, ProjectId, ServerId};
 use futures_util::future::join_all;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::catalogue::{Catalogue, ListedTool, Route};
@@ -267,9 +268,19 @@ impl Project {
         true
     }
 
-    /// What servers add to the protocol, as far as they have said.
-    pub(crate) fn extensions(&self) -> serde_json::Map<String, serde_json::Value> {
-        self.upstreams().iter().flat_map(|upstream| upstream.extensions()).collect()
+    /// Those of these capabilities that servers have, as far as they have said; where several have one, all that they say of it.
+    pub(crate) fn capabilities_of_servers(&self, names: &[&str]) -> serde_json::Map<String, Value> {
+        let mut all = serde_json::Map::new();
+        for (name, said) in self.upstreams().iter().flat_map(|upstream| upstream.capabilities()) {
+            if !names.contains(&name.as_str()) {
+                continue;
+            }
+            match (all.get_mut(&name), said) {
+                (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
+                (_, said) => _ = all.insert(name, said),
+            }
+        }
+        all
     }
 
     /// Ends the sessions that nobody has used for so long.

@@ -90,8 +90,8 @@ pub(crate) struct Upstream {
     looking: Mutex<Vec<(Change, bool)>>,
     /// Listens to a server that says nothing by itself.
     listening: Mutex<Option<AbortOnDropHandle<()>>>,
-    /// What it adds to the protocol.
-    extensions: RwLock<serde_json::Map<String, serde_json::Value>>,
+    /// What it said that it can do.
+    capabilities: RwLock<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Upstream {
@@ -118,7 +118,7 @@ impl Upstream {
                 templates: Kept::default(),
                 looking: Mutex::default(),
                 listening: Mutex::default(),
-                extensions: RwLock::default(),
+                capabilities: RwLock::default(),
             }
         })
     }
@@ -341,9 +341,9 @@ impl Upstream {
             connection.dialled.held.learn_tools(&tools);
         }
         let (level, subscriptions) = project.agreed(self, connection.desk.as_ref());
-        let extensions = connection.dialled.hands.capabilities.as_ref().and_then(|all| all.get("extensions"));
-        if let Some(extensions) = extensions.and_then(serde_json::Value::as_object) {
-            extensions.clone_into(&mut self.extensions.write().unwrap_or_else(PoisonError::into_inner));
+        let capabilities = connection.dialled.hands.capabilities.as_ref();
+        if let Some(capabilities) = capabilities.and_then(serde_json::Value::as_object) {
+            capabilities.clone_into(&mut self.capabilities.write().unwrap_or_else(PoisonError::into_inner));
         }
         let (level, subscriptions) = if connection.dialled.is_standalone() {
             if is_shared {
@@ -374,8 +374,8 @@ impl Upstream {
         });
     }
 
-    pub(crate) fn extensions(&self) -> serde_json::Map<String, serde_json::Value> {
-        self.extensions.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn capabilities(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.capabilities.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A server whose requests stand alone says what changes to who listens, and only that.

@@ -84,6 +84,17 @@ impl Introduction {
     }
 }
 
+/// Whether a server that refuses a version names ours among those that it takes.
+pub(crate) fn is_supported(refusal: &RpcError) -> bool {
+    #[derive(Deserialize)]
+    struct Data {
+        supported: Vec<String>,
+    }
+    let data = refusal.data.as_deref().filter(|_| refusal.code == UNSUPPORTED_VERSION);
+    data.and_then(|data| serde_json::from_str::<Data>(data.get()).ok())
+        .is_some_and(|data| data.supported.iter().any(|version| version == STANDALONE_VERSION))
+}
+
 /// The parameters of a request with what it must say of itself; what `_meta` has besides stays.
 pub fn introduced(
     params: Option<Box<RawValue>>,
@@ -116,10 +127,13 @@ pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
         return params;
     }
     let own = [PROTOCOL_VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY];
-    let Some(fields) = raw::at(&params, &["_meta"]).and_then(raw::fields) else { return params };
+    let Some((meta, fields)) = raw::at(&params, &["_meta"]).and_then(|meta| Some((meta, raw::fields(meta)?)))
+    else {
+        return params;
+    };
     let rest = fields.iter().filter(|(name, _)| !own.contains(&name.as_str()));
     let rest: Vec<_> = rest.map(|(name, value)| format!("{}:{value}", raw::quoted(name))).collect();
-    raw::with(&params, &["_meta"], &format!("{{{}}}", rest.join(","))).unwrap_or(params)
+    raw::replaced(&params, meta, &format!("{{{}}}", rest.join(","))).unwrap_or(params)
 }
 
 #[cfg(test)]
@@ -150,6 +164,15 @@ mod tests {
             let token = raw::at(&once, &["_meta", "progressToken"]).map(RawValue::get);
             assert_eq!(token, params.filter(|params| params.contains('7')).map(|_| "7"));
         }
+    }
+
+    #[test]
+    fn a_version_is_tried_again_only_where_it_is_named() {
+        let refusal = |code, data: &str| RpcError { code, message: String::new(), data: Some(json(data)) };
+        assert!(is_supported(&refusal(-32022, r#"{"supported":["2099-01-01","2026-07-28"]}"#)));
+        assert!(!is_supported(&refusal(-32022, r#"{"supported":["2099-01-01"]}"#)));
+        assert!(!is_supported(&refusal(-32601, r#"{"supported":["2026-07-28"]}"#)));
+        assert!(!is_supported(&RpcError::new(-32022, "no")));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::pump::{CallError, Pump};
 /// The newest version that begins with a handshake.
 const PROTOCOL_VERSION: &str = "2025-11-25";
 
+const DISCOVER_TRIES: usize = 2;
+
 /// What a server said of itself.
 #[derive(Clone, Debug, Default)]
 pub struct Handshake {
@@ -46,15 +48,21 @@ pub async fn discover(pump: &Pump, face: &Face, timeout: Duration) -> Result<Opt
         #[serde(rename = "_meta")]
         meta: Option<Value>,
     }
-    let reply = match pump.call_aside("server/discover", era::introduced(None, face, None), timeout).await {
-        Ok(reply) => reply,
-        Err(CallError::Timeout | CallError::Unreadable) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let result = match reply {
-        Reply::Result(result) => result,
-        Reply::Error(_) => return Ok(None),
-    };
+    let mut result = None;
+    for _ in 0..DISCOVER_TRIES {
+        let params = era::introduced(None, face, None);
+        match pump.call_aside("server/discover", params, timeout).await {
+            Ok(Reply::Result(said)) => {
+                result = Some(said);
+                break;
+            }
+            // It is of that era, and names our version after all.
+            Ok(Reply::Error(error)) if era::is_supported(&error) => {}
+            Ok(Reply::Error(_)) | Err(CallError::Timeout | CallError::Unreadable) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let Some(result) = result else { return Ok(None) };
     let said = serde_json::from_str::<Discovered>(result.get()).ok();
     let said =
         said.filter(|said| said.supported_versions.iter().any(|version| version == STANDALONE_VERSION));

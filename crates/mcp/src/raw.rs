@@ -24,10 +24,14 @@ pub fn text_at<'a>(json: &'a RawValue, path: &[&str]) -> Option<Cow<'a, str>> {
 
 /// The same text with another value at this path; `None` where there is no such path.
 pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>> {
-    let old = at(json, path)?;
-    // `old` lies inside `json`.
-    let begin = old.get().as_ptr().addr() - json.get().as_ptr().addr();
-    let (before, after) = (&json.get()[..begin], &json.get()[begin + old.get().len()..]);
+    replaced(json, at(json, path)?, value)
+}
+
+/// The same text with another value in the place of this one, which was found in it.
+pub(crate) fn replaced(json: &RawValue, old: &RawValue, value: &str) -> Option<Box<RawValue>> {
+    let begin = old.get().as_ptr().addr().checked_sub(json.get().as_ptr().addr())?;
+    let before = json.get().get(..begin)?;
+    let after = json.get().get(begin + old.get().len()..)?;
     RawValue::from_string(format!("{before}{value}{after}")).ok()
 }
 

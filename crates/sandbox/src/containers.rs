@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     connection: Connection,
     /// What the engine was found not to take is not tried again.
     pub latitude: Mutex<Latitude>,
+    /// One image at a time: of two that Podman builds at once, one may take the other's files away.
+    building: tokio::sync::Mutex<()>,
     /// Those who carry the output of sandboxes without streams to their log.
     pub drains: Mutex<HashMap<SandboxId, AbortOnDropHandle<()>>>,
     pub exits: Exits,
@@ -76,6 +78,7 @@ impl EngineProvider {
             name,
             connection: Connection::new(name, need, settings, variable),
             latitude: Mutex::new(Latitude { quota: true, file_size_limit: true }),
+            building: tokio::sync::Mutex::default(),
             drains: Mutex::default(),
             exits: Exits::default(),
             disk: DiskWatch::default(),
@@ -183,6 +186,7 @@ impl Provider for EngineProvider {
     }
 
     async fn build_image(&self, recipe: &ImageRecipe, progress: ProgressSink) -> Result<(), SandboxError> {
+        let _turn = self.shared.building.lock().await;
         images::build(&self.open().await?, recipe, &progress).await
     }
 

@@ -1,4 +1,5 @@
-//! Both conformance suites, through the gateway, in front of a server that has all they ask for.
+//! Both conformance suites, through the gateway, in front of a server that has all they ask for; and the suite's scenarios for clients,
+//! where Cofer is the client and somebody else's client stands before it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -92,4 +93,40 @@ async fn the_next_suite_finds_everything_required_in_front_of_a_child() {
 #[tokio::test]
 async fn the_next_suite_finds_everything_required_in_front_of_http() {
     the_next_suite_finds_everything_required("http").await;
+}
+
+/// Runs one scenario for clients, and fails with the whole report if anything in it is wrong.
+async fn passes_as_a_client(scenario: &str, version: &str) {
+    let Some(tools) = engines::tools() else { return };
+    let results = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testbed/gateway/conformance_client.py");
+    let client = format!("{} {script}", tools.join("bin/mcp-python").display());
+    let mut suite = Command::new(tools.join("bin/conformance-next"));
+    suite.args(["client", "--command", &client, "--scenario", scenario, "--spec-version", version, "-o"]);
+    suite.arg(results.path()).env("COFER", env!("CARGO_BIN_EXE_cofer"));
+    let report = suite.stdin(Stdio::null()).kill_on_drop(true).output().await.unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&report.stdout), String::from_utf8_lossy(&report.stderr));
+    assert!(report.status.success() && said.contains("OVERALL: PASSED"), "{scenario}: {said}");
+}
+
+/// A test of each scenario.
+macro_rules! as_a_client {
+    ($($name:ident: $scenario:literal, $version:literal;)+) => {
+        $(#[tokio::test] async fn $name() { passes_as_a_client($scenario, $version).await; })+
+    };
+}
+
+as_a_client! {
+    it_shakes_hands: "initialize", "2025-11-25";
+    it_calls_a_tool: "tools_call", "2025-11-25";
+    it_passes_defaults_on: "elicitation-sep1034-client-defaults", "2025-11-25";
+    it_takes_up_a_stream_that_broke_off: "sse-retry", "2025-11-25";
+    it_calls_a_tool_standing_alone: "tools_call", "2026-07-28";
+    it_says_what_it_is_with_each_request: "request-metadata", "2026-07-28";
+    it_repeats_in_headers_what_it_asks: "http-standard-headers", "2026-07-28";
+    it_repeats_arguments_in_headers: "http-custom-headers", "2026-07-28";
+    it_does_not_offer_tools_that_cannot_be_called: "http-invalid-tool-headers", "2026-07-28";
+    it_fetches_nothing_that_a_schema_names: "json-schema-ref-no-deref", "2026-07-28";
+    it_brings_back_what_a_server_wants_back: "sep-2322-client-request-state", "2026-07-28";
 }
