@@ -113,8 +113,8 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
     let mut params = asked.params.map(ToOwned::to_owned);
     let name = asked.name();
     if MAY_ASK.contains(&asked.method)
-        && let Some(held) = asked.params.filter(|params| params.get().contains("\"requestState\""))
-        && let Some(state) = raw::text_at(held, &["requestState"])
+        // However its name is written: one that we overlook would reach the server unopened.
+        && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
     {
         let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
         let stale = || {

@@ -18,6 +18,8 @@ pub const HEADER_MISMATCH: i64 = -32020;
 pub const MISSING_CAPABILITY: i64 = -32021;
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 
+/// What all of these names have, however their slash is written.
+const PREFIX: &str = "io.modelcontextprotocol";
 pub const PROTOCOL_VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 pub const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 pub const CLIENT_INFO_KEY: &str = "io.modelcontextprotocol/clientInfo";
@@ -58,7 +60,7 @@ impl Introduction {
     /// `None` for a request that says nothing of itself, as those of the earlier era do.
     pub fn read(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
         let Some(meta) = params
-            .filter(|params| params.get().contains("io.modelcontextprotocol/"))
+            .filter(|params| params.get().contains(PREFIX))
             .and_then(|params| raw::at(params, &["_meta"]))
         else {
             return Ok(None);
@@ -123,7 +125,7 @@ pub fn introduced(
 
 /// The parameters without what a request of the later era says of itself, for a server of the earlier one; the rest of `_meta` stays.
 pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
-    if !params.get().contains("io.modelcontextprotocol/") {
+    if !params.get().contains(PREFIX) {
         return params;
     }
     let own = [PROTOCOL_VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY];
@@ -164,6 +166,15 @@ mod tests {
             let token = raw::at(&once, &["_meta", "progressToken"]).map(RawValue::get);
             assert_eq!(token, params.filter(|params| params.contains('7')).map(|_| "7"));
         }
+    }
+
+    #[test]
+    fn a_slash_may_be_escaped() {
+        let params = json(
+            r#"{"_meta":{"io.modelcontextprotocol\/protocolVersion":"2026-07-28","io.modelcontextprotocol\/clientCapabilities":{}}}"#,
+        );
+        assert!(Introduction::read(Some(&params)).unwrap().is_some());
+        assert_eq!(unintroduced(params).get(), r#"{"_meta":{}}"#);
     }
 
     #[test]
