@@ -74,6 +74,8 @@ pub(crate) struct Running {
     call: BoxFuture<'static, Answer>,
     visit: Visit,
     stream: Arc<Outbox>,
+    /// The last message of the stream that its client was told when it was last answered.
+    told: u64,
     method: String,
     name: String,
 }
@@ -91,8 +93,8 @@ impl std::fmt::Debug for Running {
 pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exchange {
     let (id, method) = (asked.id.to_owned(), asked.method.to_owned());
     match prepare(project, asked, caller) {
-        Ok((running, from)) => {
-            let (stream, project) = (running.stream.clone(), project.clone());
+        Ok(running) => {
+            let (stream, from, project) = (running.stream.clone(), running.told, project.clone());
             let answer = Box::pin(async move {
                 let reply = running.drive(&project).await.unwrap_or_else(Reply::Error);
                 Some(Answered::to(&id, &translate::for_standalone(&method, reply)))
@@ -107,8 +109,8 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
     }
 }
 
-/// What is to be done, and after which message of its stream the client goes on reading.
-fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<(Running, u64), RpcError> {
+/// What is to be done: something new, or something that waits for this.
+fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<Running, RpcError> {
     asked.check()?;
     let mut params = asked.params.map(ToOwned::to_owned);
     let name = asked.name();
@@ -124,8 +126,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
             Keepsake::Parked(ticket) => {
                 let running = project.house.lot.take(&ticket).ok_or_else(stale)?;
                 running.hear(asked.params);
-                let from = running.stream.last();
-                return Ok((running, from));
+                return Ok(running);
             }
             Keepsake::Servers(wanted) => {
                 params =
@@ -150,7 +151,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
         "server/discover" => Box::pin(discover(project.clone())),
         _ => Box::pin(request.answer()),
     };
-    Ok((Running { call, visit, stream, method: asked.method.to_owned(), name }, 0))
+    Ok(Running { call, visit, stream, told: 0, method: asked.method.to_owned(), name })
 }
 
 impl Running {
@@ -184,7 +185,8 @@ impl Running {
     }
 
     /// Waits for the client from here on.
-    fn park(self, project: &Project) -> Answer {
+    fn park(mut self, project: &Project) -> Answer {
+        self.told = self.stream.last();
         let (session, method, name) = (self.visit.session.clone(), self.method.clone(), self.name.clone());
         let requests = session.input_requests();
         let Ok(ticket) = project.house.lot.park(self) else {

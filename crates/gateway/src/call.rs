@@ -169,7 +169,7 @@ impl Project {
             let params = params.map(era::unintroduced);
             clock.wait(connection.dialled.pump.call_patiently(method, params)).await
         };
-        if let (Ok(Reply::Result(result)), Some(client)) = (&reply, client) {
+        if let (Ok(Reply::Result(result)), Some(client), "tools/call") = (&reply, client, method) {
             self.tasks.learn(result, upstream.entry.id, client.session.owner);
         }
         reply.map_err(|error| CallFailed::unanswered(server, error, timeout))

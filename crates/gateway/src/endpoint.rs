@@ -28,7 +28,6 @@ use crate::outbox::Outbox;
 use crate::project::{Missing, Project, find, missing_meta};
 use crate::session::Session;
 use crate::tasks::Home;
-use crate::translate;
 use crate::upstream::Upstream;
 
 /// Newest first.
@@ -195,7 +194,7 @@ fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
             () = underway.cancelled.cancelled() => return None,
             reply = request.answer() => reply,
         };
-        Some(Answered::to(&id, &translate::for_handshake(reply.unwrap_or_else(Reply::Error))))
+        Some(Answered::to(&id, &reply.unwrap_or_else(Reply::Error)))
     });
     Exchange { stream, from: 0, answer }
 }

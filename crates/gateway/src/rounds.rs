@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::Client;
 use crate::dial::Dialled;
 use crate::session::{QUESTION_PATIENCE, Session, level_name};
+use crate::translate;
 
 /// A server that asks for ever is not answered for ever.
 const ROUNDS_MAX: usize = 64;
@@ -63,10 +64,12 @@ pub(crate) async fn rounds(
     let mut last = None;
     for _ in 0..ROUNDS_MAX {
         let reply = clock.wait(server.pump.call_patiently(method, params.clone())).await?;
-        let Reply::Result(result) = &reply else { return Ok(reply) };
-        let Some(client) = client.filter(|client| !client.session.is_standalone() && needs_input(result))
-        else {
+        if client.is_some_and(|client| client.session.is_standalone()) {
             return Ok(reply);
+        }
+        let Reply::Result(result) = &reply else { return Ok(reply) };
+        let Some(client) = client.filter(|_| needs_input(result)) else {
+            return Ok(translate::for_handshake(reply));
         };
         params = params.map(|params| answered(&params, result)).unwrap_or_default();
         if let Some(requests) = raw::at(result, &["inputRequests"]) {

@@ -74,7 +74,7 @@ impl KnownEra {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// What was found does not count: it refused to say.
+    /// What was found does not count: it refused to say, or did not get as far.
     fn ask_again(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -156,7 +156,11 @@ impl ExternalDial {
                 // It may have died of a question that it did not know.
                 let (pump, held) = self.start(config, secrets, mask.clone())?;
                 self.era.note_that_it_shakes_hands();
-                greet(pump, held, face, ear, mask, &self.era).await
+                let greeted = greet(pump, held, face, ear, mask, &self.era).await;
+                if !greeted.as_ref().is_ok_and(|dialled| dialled.hands.protocol_version.is_some()) {
+                    self.era.ask_again();
+                }
+                greeted
             }
             ExternalConfig::Http(config) => {
                 let target = target(config, secrets)?;
