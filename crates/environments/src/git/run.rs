@@ -1,0 +1,258 @@
+//! One `git` process: quick to start, unable to ask anybody anything, and ended when it takes too long.
+//!
+//! What lies in a worktree was written by whoever works in its container, and must never make git run something on this machine. So
+//! git is told where its directory is instead of finding it, and hooks, file-system monitors, pagers, editors, signing and prompts are off.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::error::{EnvError, ErrorKind, Result};
+
+/// More of an answer than this is nothing that is asked for here.
+const OUTPUT_MAX: u64 = 64 << 20;
+
+/// Off, whatever the configuration says.
+const SETTINGS: [&str; 15] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "core.editor=true",
+    "core.quotePath=false",
+    "commit.gpgSign=false",
+    "tag.gpgSign=false",
+    "gc.auto=0",
+    // Others may hold a reference for a moment.
+    "core.filesRefLockTimeout=5000",
+    "core.packedRefsTimeout=10000",
+    "maintenance.auto=false",
+    "submodule.recurse=false",
+    "diff.ignoreSubmodules=all",
+    "advice.addEmbeddedRepo=false",
+    "color.ui=false",
+];
+
+/// Whose repository would otherwise be taken for ours, and who would be asked.
+const VARIABLES_REMOVED: [&str; 12] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_EDITOR",
+    "GIT_TRACE",
+];
+
+/// How git is called in one place: which folder, which repository, within which time.
+#[derive(Clone, Debug)]
+pub struct Git {
+    folder: PathBuf,
+    variables: Vec<(&'static str, OsString)>,
+    deadline: Duration,
+}
+
+/// What it said, when it could be run.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Git {
+    pub fn at(folder: impl Into<PathBuf>, deadline: Duration) -> Self {
+        Self { folder: folder.into(), variables: Vec::new(), deadline }
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
+        self.variables.push((name, value.as_ref().to_owned()));
+        self
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Runs it, and answers what it wrote to stdout. `step` is what it is done for.
+    pub async fn run<S: AsRef<OsStr>>(
+        &self,
+        step: &'static str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Vec<u8>> {
+        self.feed(step, arguments, b"").await
+    }
+
+    /// The first line of its answer.
+    pub async fn line<S: AsRef<OsStr>>(
+        &self,
+        step: &'static str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<String> {
+        let answer = self.run(step, arguments).await?;
+        let text = String::from_utf8_lossy(&answer);
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// The same with something to read.
+    pub async fn feed<S: AsRef<OsStr>>(
+        &self,
+        step: &'static str,
+        arguments: impl IntoIterator<Item = S>,
+        stdin: &[u8],
+    ) -> Result<Vec<u8>> {
+        let said = self.ask(step, arguments, stdin).await?;
+        if said.code == Some(0) { Ok(said.stdout) } else { Err(failed(step, &said)) }
+    }
+
+    /// Runs it, whatever comes of it.
+    pub async fn ask<S: AsRef<OsStr>>(
+        &self,
+        step: &'static str,
+        arguments: impl IntoIterator<Item = S>,
+        stdin: &[u8],
+    ) -> Result<Said> {
+        let mut command = self.command();
+        command.args(arguments);
+        let late = || {
+            let advice = "a repository as large as this may need more time: set COFER_TIMEOUT_GIT (milliseconds)";
+            EnvError::timeout(step, "git", self.deadline, advice)
+        };
+        timeout(self.deadline, converse(command, stdin)).await.map_err(|_| late())?.map_err(|error| {
+            let advice = "see that git is installed and that the folder is there";
+            let message = format!("git could not be run in {}: {error}", self.folder.display());
+            EnvError::new(ErrorKind::PreconditionFailed, step, message, advice)
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("git");
+        for setting in SETTINGS {
+            command.arg("-c").arg(setting);
+        }
+        for name in VARIABLES_REMOVED {
+            command.env_remove(name);
+        }
+        command
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ASKPASS", "true")
+            .env("SSH_ASKPASS", "true")
+            .env("GIT_PAGER", "cat")
+            .env("LC_ALL", "C.UTF-8")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        command
+    }
+}
+
+async fn converse(mut command: Command, stdin: &[u8]) -> std::io::Result<Said> {
+    let mut child = command.spawn()?;
+    let group = Group::of(&child);
+    let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let tell = async {
+        if let Some(input) = &mut input {
+            // Who does not want to read it all has said why on stderr.
+            let _ = input.write_all(stdin).await;
+        }
+        drop(input);
+    };
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let read_out = async {
+        if let Some(output) = output {
+            output.take(OUTPUT_MAX).read_to_end(&mut stdout).await?;
+        }
+        std::io::Result::Ok(())
+    };
+    let read_errors = async {
+        if let Some(errors) = errors {
+            errors.take(OUTPUT_MAX).read_to_end(&mut stderr).await?;
+        }
+        std::io::Result::Ok(())
+    };
+    let ((), read, said) = tokio::join!(tell, read_out, read_errors);
+    read.and(said)?;
+    let status = child.wait().await?;
+    group.has_ended();
+    Ok(Said { code: status.code(), stdout, stderr: String::from_utf8_lossy(&stderr).trim().to_owned() })
+}
+
+/// A git process and those it started: ended together when nobody waits any more.
+struct Group(Option<rustix::process::Pid>);
+
+impl Group {
+    fn of(child: &tokio::process::Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(id.and_then(rustix::process::Pid::from_raw))
+    }
+
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// What git said, as an error of ours.
+fn failed(step: &'static str, said: &Said) -> EnvError {
+    let words = said.stderr.lines().filter(|line| !line.starts_with("hint:")).collect::<Vec<_>>().join("\n");
+    let words = words.trim();
+    let words = if words.is_empty() { format!("exit code {}", said.code.unwrap_or(-1)) } else { words.to_owned() };
+    let recovery = if words.contains("dubious ownership") {
+        "the repository belongs to another user; allow it with `git config --global --add safe.directory PATH`"
+    } else if words.contains("No space left") {
+        "make room on the disk, then try again"
+    } else {
+        "read what git says; when the repository is in order, try again"
+    };
+    EnvError::new(ErrorKind::Internal, step, format!("git failed: {words}"), recovery)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_git_complains_of_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = Git::at(folder.path(), Duration::from_secs(30));
+        let error = git.run("look", ["rev-parse", "--verify", "nothing"]).await.unwrap_err();
+        assert_eq!(error.step, "look");
+        assert!(error.message.contains("not a git repository"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_git_that_takes_too_long_is_ended_with_all_that_it_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = Git::at(folder.path(), Duration::from_millis(200));
+        let waits = "alias.waits=!echo $$ > pid; exec sleep 1000";
+        let error = git.run("wait", ["-c", waits, "waits"]).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Timeout);
+        let pid: i32 = std::fs::read_to_string(folder.path().join("pid")).unwrap().trim().parse().unwrap();
+        cofer_testkit::until("the process is gone", async || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        })
+        .await;
+    }
+}

@@ -1,0 +1,135 @@
+//! Where does coding happen?
+//!
+//! An environment is a git worktree and a container that has it mounted: what a command writes is on the machine at once, and nothing is
+//! copied. Its files become commits on a branch of its own, which the user's repository knows as `cofer/<id>`.
+//!
+//! ```text
+//!   tools ─► Environments ─┬─ create ─┐
+//!                          └─ open ───┴─► Environment ─┬─ run, background, services ──► container (sandbox room)
+//!                                                      ├─ files, commit, log, diff ───► worktree (git)
+//!                                                      └─ destroy: all of it
+//! ```
+//!
+//! Environments outlive the process. What is known of one is in files beside its worktree ([`state`]), so that any number of Cofer processes can work
+//! on one repository. Whatever lies in a worktree was written by somebody we do not trust: git is told where its directory is, and
+//! files are reached in ways that cannot leave the worktree.
+
+mod background;
+mod config;
+mod container;
+mod create;
+mod destroy;
+mod environment;
+mod error;
+mod files;
+pub mod git;
+mod id;
+mod locks;
+mod prune;
+mod run;
+mod secrets;
+mod services;
+mod settings;
+mod state;
+mod tail;
+pub mod tools;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use cofer_model::ProviderName;
+use cofer_sandbox::{Provider, Providers};
+use tokio::sync::OnceCell;
+
+pub use config::{EnvironmentConfig, ServiceConfig};
+pub use create::Create;
+pub use destroy::{Destroyed, HowEnded, Stopped};
+pub use environment::{Environment, Summary};
+pub use error::{EnvError, ErrorKind, Result};
+pub use prune::Orphan;
+pub use run::{Listener, Ran, RunRequest, Silent, Stream};
+pub use secrets::{NoVault, Vault};
+pub use settings::Settings;
+pub use state::{Background, LastCommand, PortEndpoint, Service, State};
+
+use crate::git::Source;
+
+/// Tried in this order when nobody asks for one.
+const ENGINES: [ProviderName; 2] = [ProviderName::Podman, ProviderName::Docker];
+
+/// All environments that this process works on, of whichever repositories.
+#[derive(Debug)]
+pub struct Environments {
+    settings: Settings,
+    providers: Providers,
+    vault: Arc<dyn Vault>,
+    picked: OnceCell<Arc<dyn Provider>>,
+    /// Repositories that were opened, and how their configuration stood then.
+    sources: Mutex<HashMap<PathBuf, (Option<SystemTime>, Source)>>,
+}
+
+impl Environments {
+    pub fn new(settings: Settings, providers: Providers, vault: Arc<dyn Vault>) -> Arc<Self> {
+        let (picked, sources) = (OnceCell::new(), Mutex::default());
+        Arc::new(Self { settings, providers, vault, picked, sources })
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The engine for new environments.
+    async fn provider(&self) -> Result<Arc<dyn Provider>> {
+        self.picked.get_or_try_init(|| self.pick()).await.cloned()
+    }
+
+    async fn pick(&self) -> Result<Arc<dyn Provider>> {
+        let mut reasons = Vec::new();
+        let asked: Vec<ProviderName> = self.settings.provider.map_or_else(|| ENGINES.to_vec(), |name| vec![name]);
+        for name in asked {
+            let provider = self.providers.get(name);
+            match provider.examine().await {
+                Ok(_) => return Ok(provider),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        let advice = "start Podman (`systemctl --user start podman.socket`) or Docker; `cofer doctor` shows what is there";
+        Err(EnvError::new(ErrorKind::PreconditionFailed, "engine", reasons.join("; "), advice))
+    }
+
+    /// The repository at this path, if environments may be made from it.
+    pub async fn source(&self, path: &Path) -> Result<Source> {
+        let known = {
+            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            sources.get(path).cloned()
+        };
+        if let Some((stamp, source)) = known
+            && stamp == configured_at(&source)
+            && source.bare().join("HEAD").is_file()
+        {
+            return Ok(source);
+        }
+        self.allow(path)?;
+        let source = Source::open(path, self.settings.timeout_git).await?;
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.insert(path.to_owned(), (configured_at(&source), source.clone()));
+        Ok(source)
+    }
+
+    fn allow(&self, path: &Path) -> Result<()> {
+        let Some(allowed) = &self.settings.sources else { return Ok(()) };
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if allowed.iter().any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root))) {
+            return Ok(());
+        }
+        let message = format!("{} is not among the directories that may be a source here", path.display());
+        Err(EnvError::invalid("find", message, "ask the operator to add it to `environment_sources`"))
+    }
+}
+
+/// When anybody last changed the repository's remotes, among others.
+fn configured_at(source: &Source) -> Option<SystemTime> {
+    std::fs::metadata(source.common.join("config")).and_then(|about| about.modified()).ok()
+}

@@ -1,0 +1,89 @@
+//! What a killed Cofer may have left: found, told, and removed when somebody says so.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofer_sandbox::{Provider, SandboxId};
+use serde::Serialize;
+
+use crate::Environments;
+use crate::error::{EnvError, Result};
+use crate::git::{Source, Worktree};
+use crate::locks::Hold;
+use crate::state::{self, Home, Stage};
+
+/// Something that belongs to no environment any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Orphan {
+    /// Begun and never finished, or half destroyed.
+    Unfinished { id: String },
+    Container { id: String, environment: String },
+    Worktree { path: PathBuf, environment: String },
+}
+
+impl Environments {
+    /// All that nobody owns, of this repository.
+    pub async fn orphans(self: &Arc<Self>, path: &Path) -> Result<Vec<Orphan>> {
+        let source = self.source(path).await?;
+        let ids = state::ids(&source)?;
+        let mut orphans = Vec::new();
+        for id in &ids {
+            if self.is_unfinished(&source, id).await? {
+                orphans.push(Orphan::Unfinished { id: id.clone() });
+            }
+        }
+        let unknown = |id: &String| !ids.contains(id);
+        for provider in self.engines() {
+            // One that is not there has no containers of ours that could be removed now.
+            let Ok(all) = provider.list(&state::instance(&source)).await else { continue };
+            let left = all.into_iter().filter(|seen| unknown(&seen.owner.name));
+            orphans.extend(left.map(|seen| Orphan::Container { id: seen.id.0, environment: seen.owner.name }));
+        }
+        for entry in std::fs::read_dir(source.worktrees()).into_iter().flatten().flatten() {
+            let environment = entry.file_name().to_string_lossy().into_owned();
+            if unknown(&environment) && crate::id::check(&environment).is_ok() {
+                orphans.push(Orphan::Worktree { path: entry.path(), environment });
+            }
+        }
+        Ok(orphans)
+    }
+
+    async fn is_unfinished(self: &Arc<Self>, source: &Source, id: &str) -> Result<bool> {
+        let home = Home::of(source, id);
+        let is_ready = matches!(home.load(), Ok(Some(state)) if state.stage == Stage::Ready);
+        // Whoever is at work on it holds its lock.
+        Ok(!is_ready && home.lock(Hold::Alone, Duration::ZERO).await.is_ok())
+    }
+
+    fn engines(&self) -> Vec<Arc<dyn Provider>> {
+        let names = self.settings.provider.map_or_else(|| crate::ENGINES.to_vec(), |name| vec![name]);
+        names.into_iter().map(|name| self.providers.get(name)).collect()
+    }
+
+    /// Removes one of them.
+    pub async fn remove_orphan(self: &Arc<Self>, path: &Path, orphan: &Orphan) -> Result<()> {
+        let source = self.source(path).await?;
+        match orphan {
+            Orphan::Unfinished { id } => match self.known(&source, id) {
+                Ok(Some(environment)) => environment.destroy(true).await.map(drop),
+                // A folder without a state that can be read.
+                Ok(None) | Err(_) => {
+                    Worktree::of(&source, id).remove(true).await?;
+                    state::remove_folder(&Home::of(&source, id).folder)
+                }
+            },
+            Orphan::Container { id, .. } => {
+                for provider in self.engines() {
+                    let removed = provider.destroy(&SandboxId(id.clone())).await;
+                    if provider.look(&SandboxId(id.clone())).await.is_ok_and(|seen| seen.is_none()) {
+                        removed.map_err(|error| EnvError::engine("containers", &error))?;
+                    }
+                }
+                Ok(())
+            }
+            Orphan::Worktree { environment, .. } => Worktree::of(&source, environment).remove(true).await.map(drop),
+        }
+    }
+}
