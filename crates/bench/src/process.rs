@@ -68,6 +68,7 @@ impl Provider for Processes {
             reattach: false,
             pull: false,
             build: false,
+            rootless: false,
         })
     }
 

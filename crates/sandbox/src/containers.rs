@@ -25,8 +25,9 @@ use crate::making::Unfinished;
 use crate::sightings::{self, Seen};
 use crate::streams::Wanted;
 use crate::{
-    Capabilities, DiskLimit, ImageRecipe, Launched, LogSink, ProgressSink, Provider, SandboxError, SandboxId,
-    SandboxSpec, SandboxState, Sighting, Stdio, Streams, Usage, Volume, images, usage, volumes,
+    Capabilities, DiskLimit, ImageAbout, ImageRecipe, Launched, LogSink, Network, Owner, ProgressSink,
+    Provider, SandboxError, SandboxId, SandboxSpec, SandboxState, Sighting, Stdio, Streams, Usage, Volume,
+    checkpoints, images, networks, usage, volumes,
 };
 
 /// How many containers are inspected at a time when all are listed.
@@ -178,6 +179,7 @@ impl Provider for EngineProvider {
             reattach: engine.kind == EngineKind::Docker,
             pull: true,
             build: true,
+            rootless: engine.rootless,
         })
     }
 
@@ -218,6 +220,7 @@ impl Provider for EngineProvider {
                 Err(open.unsupported("Podman closes the stdin of a sandbox with the first connection to it"))
             }
             Stdio::Bridged => Ok(self.take_streams(&open, id, Wanted::All).await?.bridged(logs)),
+            Stdio::None => Err(open.unsupported("this sandbox was made without streams")),
             Stdio::LogOnly => {
                 let attached = self.take_streams(&open, id, Wanted::OutputOnly).await?;
                 self.drain(id, attached, logs);
@@ -312,5 +315,34 @@ impl Provider for EngineProvider {
 
     async fn remove_volume(&self, name: &str) -> Result<(), SandboxError> {
         volumes::remove(&self.open().await?, name).await
+    }
+
+    async fn exec(&self, id: &SandboxId, argv: &[String]) -> Result<Streams, SandboxError> {
+        self.start_exec(&self.open().await?, id, argv).await
+    }
+
+    async fn image(&self, image: &str) -> Result<ImageAbout, SandboxError> {
+        images::about(&self.open().await?, image).await
+    }
+
+    async fn checkpoint(
+        &self,
+        id: &SandboxId,
+        image: &str,
+        progress: ProgressSink,
+    ) -> Result<(), SandboxError> {
+        checkpoints::make(&self.open().await?, id, image, &progress).await
+    }
+
+    async fn make_network(&self, name: &str, owner: &Owner) -> Result<(), SandboxError> {
+        networks::make(&self.open().await?, name, owner).await
+    }
+
+    async fn networks(&self, instance: &str) -> Result<Vec<Network>, SandboxError> {
+        networks::list(&self.open().await?, instance).await
+    }
+
+    async fn remove_network(&self, name: &str) -> Result<(), SandboxError> {
+        networks::remove(&self.open().await?, name).await
     }
 }

@@ -65,6 +65,8 @@ pub struct Engine {
     pub runtimes: Vec<String>,
     pub default_runtime: String,
     pub rootless: bool,
+    /// Whether what is mounted must be labelled for the container.
+    pub selinux: bool,
     pub enforces: Enforces,
     /// Where it keeps containers and volumes, as it sees it itself.
     pub data_root: String,
@@ -196,6 +198,7 @@ pub(crate) async fn describe(
         runtimes,
         default_runtime: info.default_runtime.unwrap_or_default(),
         rootless: options.iter().any(|option| option.contains("rootless")),
+        selinux: options.iter().any(|option| option.contains("selinux")),
         enforces: Enforces {
             memory: info.memory_limit.unwrap_or_default(),
             cpu: info.cpu_cfs_quota.unwrap_or_default(),

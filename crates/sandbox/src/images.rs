@@ -9,7 +9,7 @@ use bollard::query_parameters::{BuildImageOptionsBuilder, CreateImageOptionsBuil
 use futures_util::{Stream, StreamExt as _};
 
 use crate::connection::{ANSWER_MAX, EngineError, Open};
-use crate::{ImageRecipe, ProgressSink, SandboxError};
+use crate::{ImageAbout, ImageRecipe, ProgressSink, SandboxError};
 
 /// A pull or a build that says nothing for so long is stuck.
 const SILENCE_MAX: Duration = Duration::from_mins(2);
@@ -24,6 +24,30 @@ pub(crate) async fn is_there(open: &Open, image: &str) -> Result<bool, SandboxEr
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(open.failed(error)),
     }
+}
+
+/// What an image says of itself.
+pub(crate) async fn about(open: &Open, image: &str) -> Result<ImageAbout, SandboxError> {
+    let inspected = match open.within(ANSWER_MAX, open.client.inspect_image(image)).await {
+        Ok(inspected) => inspected,
+        Err(error) if error.is_not_found() => {
+            return Err(SandboxError::ImageMissing {
+                image: image.to_owned(),
+                reason: error.message().to_owned(),
+            });
+        }
+        Err(error) => return Err(open.failed(error)),
+    };
+    let config = inspected.config.unwrap_or_default();
+    let told = |text: Option<String>| text.filter(|text| !text.is_empty());
+    Ok(ImageAbout {
+        id: inspected.id.unwrap_or_default(),
+        entrypoint: config.entrypoint.unwrap_or_default(),
+        cmd: config.cmd.unwrap_or_default(),
+        environment: config.env.unwrap_or_default(),
+        user: told(config.user),
+        workdir: told(config.working_dir),
+    })
 }
 
 /// Sees to it that the image is there.
@@ -55,7 +79,7 @@ pub(crate) async fn fetch(open: &Open, image: &str, progress: &ProgressSink) -> 
 }
 
 /// `host:5000/name` has no tag, and no engine should fetch all of them.
-fn name_and_tag(image: &str) -> (&str, &str) {
+pub(crate) fn name_and_tag(image: &str) -> (&str, &str) {
     if image.contains('@') {
         return (image, "");
     }
@@ -91,7 +115,7 @@ impl Layers {
 }
 
 /// Takes each piece of news until the end, an error among them, or a deadline.
-async fn each_within<T>(
+pub(crate) async fn each_within<T>(
     news: impl Stream<Item = Result<T, Error>>,
     deadline: Duration,
     mut take: impl FnMut(T) -> Result<(), String>,

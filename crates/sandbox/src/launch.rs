@@ -6,14 +6,14 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, PortBinding, ResourcesUlimits,
-    RestartPolicy, RestartPolicyNameEnum,
+    ContainerCreateBody, EndpointSettings, HostConfig, HostConfigLogConfig, Mount, MountType,
+    NetworkingConfig, PortBinding, ResourcesUlimits, RestartPolicy, RestartPolicyNameEnum,
 };
 use cofer_model::NetworkMode;
 use secrecy::ExposeSecret as _;
 
 use crate::engine::{Engine, EngineKind};
-use crate::{Owner, SandboxSpec, Stdio};
+use crate::{Owner, Rights, SandboxSpec, Stdio};
 
 const LOOPBACK: &str = "127.0.0.1";
 /// gVisor's own threads, on the machine's side, count towards the limit of a sandbox that it keeps.
@@ -50,6 +50,7 @@ pub(crate) fn create_body(
         spec.environment.iter().map(|(name, value)| format!("{name}={}", value.expose_secret()));
     ContainerCreateBody {
         image: Some(spec.image.clone()),
+        entrypoint: spec.entrypoint.clone(),
         cmd: spec.cmd.clone(),
         user: spec.user.clone(),
         working_dir: spec.workdir.clone(),
@@ -59,40 +60,47 @@ pub(crate) fn create_body(
         open_stdin: Some(bridged),
         stdin_once: Some(false),
         attach_stdin: Some(bridged),
-        attach_stdout: Some(true),
-        attach_stderr: Some(true),
+        attach_stdout: Some(spec.stdio != Stdio::None),
+        attach_stderr: Some(spec.stdio != Stdio::None),
         // The image may ask for another one; a polite end is the same for all.
         stop_signal: Some("SIGTERM".to_owned()),
         exposed_ports: Some(spec.ports.iter().map(|port| port_key(port.container_port)).collect()),
         host_config: Some(host_config(spec, engine, runtime, latitude)),
+        networking_config: networking(spec),
         ..Default::default()
     }
 }
 
 fn host_config(spec: &SandboxSpec, engine: &Engine, runtime: Option<&str>, latitude: Latitude) -> HostConfig {
-    let memory = engine.enforces.memory.then(|| signed(spec.limits.memory.bytes()));
+    let limits = spec.limits.as_ref();
+    let memory = limits.filter(|_| engine.enforces.memory).map(|limits| signed(limits.memory.bytes()));
     let under_gvisor = runtime.is_some() || engine.is_gvisor_by_default();
-    let pids = i64::from(spec.limits.pids) + if under_gvisor { GVISOR_THREADS } else { 0 };
-    let disk = signed(spec.limits.disk.bytes());
+    let own_threads = if under_gvisor { GVISOR_THREADS } else { 0 };
+    let disk = limits.map(|limits| signed(limits.disk.bytes()));
+    let dropped = spec.rights == Rights::Dropped;
+    let (binds, mounts) = mounts(spec, engine);
     HostConfig {
         runtime: runtime.map(ToOwned::to_owned),
-        cap_drop: Some(vec!["ALL".to_owned()]),
-        security_opt: Some(vec!["no-new-privileges:true".to_owned()]),
+        cap_drop: dropped.then(|| vec!["ALL".to_owned()]),
+        security_opt: dropped.then(|| vec!["no-new-privileges:true".to_owned()]),
         privileged: Some(false),
-        init: Some(true),
+        init: Some(spec.entrypoint.is_none()),
         ipc_mode: Some("private".to_owned()),
         memory,
         // As much as memory alone: no swap.
         memory_swap: memory,
-        nano_cpus: engine
-            .enforces
-            .cpu
-            .then(|| signed(spec.limits.cpu.millis()).saturating_mul(NANO_CPUS_PER_MILLI)),
-        pids_limit: engine.enforces.pids.then_some(pids),
-        storage_opt: latitude.quota.then(|| HashMap::from([("size".to_owned(), disk.to_string())])),
-        ulimits: latitude.file_size_limit.then(|| {
-            vec![ResourcesUlimits { name: Some("fsize".to_owned()), soft: Some(disk), hard: Some(disk) }]
-        }),
+        nano_cpus: limits
+            .filter(|_| engine.enforces.cpu)
+            .map(|limits| signed(limits.cpu.millis()).saturating_mul(NANO_CPUS_PER_MILLI)),
+        pids_limit: limits
+            .filter(|_| engine.enforces.pids)
+            .map(|limits| i64::from(limits.pids) + own_threads),
+        storage_opt: disk
+            .filter(|_| latitude.quota)
+            .map(|disk| HashMap::from([("size".to_owned(), disk.to_string())])),
+        ulimits: disk
+            .filter(|_| latitude.file_size_limit)
+            .map(|_| vec![ResourcesUlimits { name: Some("fsize".to_owned()), soft: disk, hard: disk }]),
         // The log is ours, as it comes; nothing is kept on the engine's disk.
         log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
         restart_policy: Some(RestartPolicy {
@@ -107,7 +115,8 @@ fn host_config(spec: &SandboxSpec, engine: &Engine, runtime: Option<&str>, latit
                 .map(|port| (port_key(port.container_port), Some(vec![binding(port.host_port)])))
                 .collect(),
         ),
-        mounts: Some(mounts(spec)),
+        binds: Some(binds),
+        mounts: Some(mounts),
         ..Default::default()
     }
 }
@@ -127,14 +136,42 @@ fn network_mode(spec: &SandboxSpec, kind: EngineKind) -> String {
     }
 }
 
-fn mounts(spec: &SandboxSpec) -> Vec<Mount> {
-    let mount = |volume: &crate::VolumeMount| Mount {
+/// Volumes are mounts in every engine's words. So are binds, but only the older words have a place for the label of `SELinux`; it is the shared one,
+/// because a directory may be seen by several sandboxes at once.
+fn mounts(spec: &SandboxSpec, engine: &Engine) -> (Vec<String>, Vec<Mount>) {
+    let volume = |volume: &crate::VolumeMount| Mount {
         typ: Some(MountType::VOLUME),
         source: Some(volume.name.clone()),
         target: Some(volume.path.clone()),
         ..Default::default()
     };
-    spec.volumes.iter().map(mount).collect()
+    let bind = |bind: &crate::BindMount| Mount {
+        typ: Some(MountType::BIND),
+        source: Some(bind.source.display().to_string()),
+        target: Some(bind.target.clone()),
+        read_only: Some(bind.read_only),
+        ..Default::default()
+    };
+    let labelled = |bind: &crate::BindMount| {
+        let mode = if bind.read_only { "ro,z" } else { "rw,z" };
+        format!("{}:{}:{mode}", bind.source.display(), bind.target)
+    };
+    let volumes = spec.volumes.iter().map(volume);
+    if engine.selinux {
+        (spec.binds.iter().map(labelled).collect(), volumes.collect())
+    } else {
+        (Vec::new(), volumes.chain(spec.binds.iter().map(bind)).collect())
+    }
+}
+
+/// What it is called on its network.
+fn networking(spec: &SandboxSpec) -> Option<NetworkingConfig> {
+    let network = spec
+        .network_name
+        .as_ref()
+        .filter(|_| spec.network == NetworkMode::Egress && !spec.aliases.is_empty())?;
+    let endpoint = EndpointSettings { aliases: Some(spec.aliases.clone()), ..Default::default() };
+    Some(NetworkingConfig { endpoints_config: Some(HashMap::from([(network.clone(), endpoint)])) })
 }
 
 fn port_key(port: u16) -> String {
@@ -152,8 +189,8 @@ fn signed(number: u64) -> i64 {
 }
 
 /// What was asked for and this engine cannot hold a sandbox to.
-pub(crate) fn warnings(engine: &Engine) -> Vec<String> {
-    let missing = engine.enforces.missing();
+pub(crate) fn warnings(spec: &SandboxSpec, engine: &Engine) -> Vec<String> {
+    let missing = if spec.limits.is_some() { engine.enforces.missing() } else { Vec::new() };
     missing
         .into_iter()
         .map(|limit| format!("{} does not enforce the {limit} limit here", engine.kind))

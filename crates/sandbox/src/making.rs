@@ -5,8 +5,9 @@
 //!      └──────────┴───────────┴─────────┴── failure, or dropped: all of it is undone
 //! ```
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
+use bollard::models::ExecConfig;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, StartContainerOptions};
 use cofer_model::NetworkMode;
 use tokio_util::task::AbortOnDropHandle;
@@ -17,7 +18,8 @@ use crate::launch::{self, Latitude};
 use crate::sightings::{self, Seen};
 use crate::streams::{self, AttachError, Target, Wanted};
 use crate::{
-    Launched, LogSink, Provider as _, SandboxError, SandboxId, SandboxSpec, Sighting, Stdio, volumes,
+    BindMount, Launched, LogSink, Provider as _, SandboxError, SandboxId, SandboxSpec, Sighting, Stdio,
+    Streams, volumes,
 };
 
 impl EngineProvider {
@@ -27,6 +29,14 @@ impl EngineProvider {
             return Err(open.unsupported(format!(
                 "{} publishes no ports of a sandbox whose network is `{}`; `egress` does",
                 open.engine.kind, spec.network
+            )));
+        }
+        let unlabelled = |bind: &&BindMount| bind.source.to_string_lossy().contains(':');
+        if let Some(bind) = spec.binds.iter().find(unlabelled).filter(|_| open.engine.selinux) {
+            return Err(open.unsupported(format!(
+                "under SELinux {} mounts no path with a colon in it, such as {}",
+                open.engine.kind,
+                bind.source.display()
             )));
         }
         Ok(())
@@ -55,9 +65,11 @@ impl EngineProvider {
         let id = unfinished.id.clone().ok_or_else(|| open.refused("it gave the sandbox no name"))?;
         let seen = self.inspect(&open, &id).await?.ok_or_else(|| SandboxError::Gone { id: id.clone() })?;
         let streams = match spec.stdio {
-            Stdio::Bridged => Some(attached.bridged(logs)),
-            Stdio::LogOnly => {
-                self.drain(&id, attached, logs);
+            Stdio::Bridged => attached.map(|attached| attached.bridged(logs)),
+            Stdio::LogOnly | Stdio::None => {
+                if let Some(attached) = attached {
+                    self.drain(&id, attached, logs);
+                }
                 None
             }
         };
@@ -65,7 +77,7 @@ impl EngineProvider {
             id,
             streams,
             endpoints: seen.sighting.endpoints,
-            warnings: launch::warnings(&open.engine),
+            warnings: launch::warnings(spec, &open.engine),
         })
     }
 
@@ -86,14 +98,18 @@ impl EngineProvider {
         spec: &SandboxSpec,
         latitude: Latitude,
         unfinished: &mut Unfinished,
-    ) -> Result<streams::Attached, SandboxError> {
+    ) -> Result<Option<streams::Attached>, SandboxError> {
         let id = self.make(open, spec, latitude).await?;
         unfinished.id = Some(id.clone());
         let wanted = match spec.stdio {
-            Stdio::Bridged => Wanted::All,
-            Stdio::LogOnly => Wanted::OutputOnly,
+            Stdio::Bridged => Some(Wanted::All),
+            Stdio::LogOnly => Some(Wanted::OutputOnly),
+            Stdio::None => None,
         };
-        let attached = self.take_streams(open, &id, wanted).await?;
+        let attached = match wanted {
+            Some(wanted) => Some(self.take_streams(open, &id, wanted).await?),
+            None => None,
+        };
         let start = open.client.start_container(&id.0, None::<StartContainerOptions>);
         open.within(DEED_MAX, start).await.map_err(|error| open.failed(error))?;
         Ok(attached)
@@ -157,11 +173,35 @@ impl EngineProvider {
     ) -> Result<streams::Attached, SandboxError> {
         let target =
             Target { endpoint: &open.engine.endpoint, version: open.client.client_version(), id, wanted };
-        streams::attach(target).await.map_err(|error| match error {
-            AttachError::Refused { status: 404, .. } => SandboxError::Gone { id: id.clone() },
-            AttachError::Refused { .. } => open.refused(error.to_string()),
-            AttachError::TooLate | AttachError::Connection(_) => open.failed(EngineError::silent(&error)),
-        })
+        streams::attach(target).await.map_err(|error| not_attached(open, id, &error))
+    }
+
+    /// Starts a second program; its stdin and stdout are ours, its stderr nobody's.
+    pub(crate) async fn start_exec(
+        &self,
+        open: &Open,
+        id: &SandboxId,
+        argv: &[String],
+    ) -> Result<Streams, SandboxError> {
+        let config = ExecConfig {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(argv.to_vec()),
+            ..Default::default()
+        };
+        let made = match open.within(DEED_MAX, open.client.create_exec(&id.0, config)).await {
+            Ok(made) => made,
+            // Docker says 409, and Podman the same in words, of one that does not run.
+            Err(error) if error.is_not_found() || error.is_conflict() || error.is_passing() => {
+                return Err(SandboxError::Gone { id: id.clone() });
+            }
+            Err(error) => return Err(open.failed(error)),
+        };
+        let (endpoint, version) = (&open.engine.endpoint, open.client.client_version());
+        let started = streams::start_exec(endpoint, version, &made.id).await;
+        let attached = started.map_err(|error| not_attached(open, id, &error))?;
+        Ok(attached.bridged(Arc::new(|_, _| ())))
     }
 
     /// Carries output to the log until the sandbox ends.
@@ -170,6 +210,14 @@ impl EngineProvider {
         let mut drains = self.shared.drains.lock().unwrap_or_else(PoisonError::into_inner);
         drains.retain(|_, drain| !drain.is_finished());
         drains.insert(id.clone(), AbortOnDropHandle::new(task));
+    }
+}
+
+fn not_attached(open: &Open, id: &SandboxId, error: &AttachError) -> SandboxError {
+    match error {
+        AttachError::Refused { status: 404, .. } => SandboxError::Gone { id: id.clone() },
+        AttachError::Refused { .. } => open.refused(error.to_string()),
+        AttachError::TooLate | AttachError::Connection(_) => open.failed(EngineError::silent(error)),
     }
 }
 

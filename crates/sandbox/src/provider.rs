@@ -13,6 +13,7 @@
 //! of the owner's id: the engine itself refuses a second sandbox for one owner.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,47 @@ pub trait Provider: fmt::Debug + Send + Sync {
 
     /// Refused while a sandbox has it. One that is gone is fine.
     async fn remove_volume(&self, name: &str) -> Result<(), SandboxError>;
+
+    /// Runs one more program in a sandbox that runs; its stderr goes nowhere. It ends when it likes: dropping the streams closes its stdin.
+    async fn exec(&self, _id: &SandboxId, _argv: &[String]) -> Result<Streams, SandboxError> {
+        Err(self.cannot("run a second program in a sandbox"))
+    }
+
+    /// What an image that is there says of itself.
+    async fn image(&self, _image: &str) -> Result<ImageAbout, SandboxError> {
+        Err(self.cannot("tell of an image"))
+    }
+
+    /// Makes an image of a sandbox as it is now, without its volumes and without what Cofer put there; and sends it to its registry when
+    /// the name has one.
+    async fn checkpoint(
+        &self,
+        _id: &SandboxId,
+        _image: &str,
+        _progress: ProgressSink,
+    ) -> Result<(), SandboxError> {
+        Err(self.cannot("make an image of a sandbox"))
+    }
+
+    /// A network of one's own, on which sandboxes find each other by name, with a way out. One of the same owner that is there is fine.
+    async fn make_network(&self, _name: &str, _owner: &Owner) -> Result<(), SandboxError> {
+        Err(self.cannot("make a network"))
+    }
+
+    /// All of this instance's networks.
+    async fn networks(&self, _instance: &str) -> Result<Vec<Network>, SandboxError> {
+        Err(self.cannot("tell of networks"))
+    }
+
+    /// Refused while a sandbox is on it. One that is gone is fine.
+    async fn remove_network(&self, _name: &str) -> Result<(), SandboxError> {
+        Err(self.cannot("remove a network"))
+    }
+
+    /// The answer of those that lack a verb.
+    fn cannot(&self, what: &str) -> SandboxError {
+        SandboxError::Unsupported { provider: self.name(), reason: format!("it does not {what}") }
+    }
 }
 
 /// What a provider can do here and now.
@@ -98,6 +140,9 @@ pub struct Capabilities {
     pub reattach: bool,
     pub pull: bool,
     pub build: bool,
+    /// Whether a sandbox's root is the user who runs the engine. If not, what it writes to a bind mount is root's, or somebody else's.
+    #[serde(skip)]
+    pub rootless: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -136,15 +181,23 @@ pub struct Owner {
 pub struct SandboxSpec {
     pub owner: Owner,
     pub image: String,
+    /// Instead of the image's own; it is then the first process itself, without an init of the engine's before it.
+    pub entrypoint: Option<Vec<String>>,
     pub cmd: Option<Vec<String>>,
+    /// Anybody who may ask the engine can read it.
     pub environment: Vec<(String, SecretString)>,
     pub user: Option<String>,
     pub workdir: Option<String>,
     pub volumes: Vec<VolumeMount>,
-    pub limits: ResourceLimits,
+    pub binds: Vec<BindMount>,
+    /// None: as much as there is.
+    pub limits: Option<ResourceLimits>,
+    pub rights: Rights,
     pub network: NetworkMode,
     /// Instead of the engine's own network, for [`NetworkMode::Egress`].
     pub network_name: Option<String>,
+    /// What others on that network may call it.
+    pub aliases: Vec<String>,
     pub ports: Vec<PortMapping>,
     pub stdio: Stdio,
 }
@@ -155,6 +208,44 @@ pub enum Stdio {
     Bridged,
     /// No stdin; stdout and stderr are the log.
     LogOnly,
+    /// Neither stdin nor a log: what it says is lost.
+    None,
+}
+
+/// What a sandbox's root may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Nothing that others may not: for programs of others.
+    Dropped,
+    /// What the engine gives by default, so that packages can be installed.
+    Ordinary,
+}
+
+/// A directory or a file of this machine, and where it is seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindMount {
+    pub source: PathBuf,
+    pub target: String,
+    pub read_only: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Network {
+    pub name: String,
+    pub owner: Owner,
+}
+
+/// What an image says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageAbout {
+    pub id: String,
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+    /// Such as `PATH=/usr/bin`.
+    pub environment: Vec<String>,
+    /// Root, if it does not say.
+    pub user: Option<String>,
+    pub workdir: Option<String>,
 }
 
 /// A volume that outlives the sandbox, and where it is mounted.
@@ -304,18 +395,26 @@ pub enum SandboxError {
     Gone { id: SandboxId },
     #[error("volume `{name}` is in use")]
     VolumeInUse { name: String },
+    #[error("network `{name}` is in use")]
+    NetworkInUse { name: String },
+    #[error("image `{image}` was made, and could not be sent to its registry: {reason}")]
+    NotPushed { image: String, reason: String },
+    /// A command inside, which is not to be had: no such program, directory or user.
+    #[error("the command was not started: {reason}")]
+    NotStarted { reason: String },
 }
 
 impl SandboxError {
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Unavailable { .. } => Kind::Unavailable,
+            Self::Unavailable { .. } | Self::NotPushed { .. } => Kind::Unavailable,
             Self::ImageMissing { .. }
             | Self::BuildFailed { .. }
             | Self::Refused { .. }
-            | Self::Unsupported { .. } => Kind::Invalid,
+            | Self::Unsupported { .. }
+            | Self::NotStarted { .. } => Kind::Invalid,
             Self::Gone { .. } => Kind::NotFound,
-            Self::VolumeInUse { .. } => Kind::Conflict,
+            Self::VolumeInUse { .. } | Self::NetworkInUse { .. } => Kind::Conflict,
         }
     }
 }

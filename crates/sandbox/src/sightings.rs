@@ -19,6 +19,9 @@ const DISK_LIMIT: &str = "cofer.disk_limit";
 const STDIO: &str = "cofer.stdio";
 const LOG_ONLY: &str = "log";
 const BRIDGED: &str = "bridged";
+const NO_STDIO: &str = "none";
+/// All that is ever written on a container; an image that is made of one must not bear it.
+pub(crate) const LABELS: [&str; 8] = [INSTANCE, KIND, ID, NAME, RUN, PROVIDER, DISK_LIMIT, STDIO];
 
 /// By convention a shell's, and an engine's: the code of a process that a signal ended is this and the signal's number.
 const SIGNAL_BASE: i64 = 128;
@@ -26,28 +29,35 @@ const SIGNAL_MAX: i64 = 64;
 
 type Labels = HashMap<String, String>;
 
-pub(crate) fn labels(spec: &SandboxSpec, provider: ProviderName) -> Labels {
-    let Owner { instance, kind, id, name, run } = &spec.owner;
-    let stdio = match spec.stdio {
-        Stdio::Bridged => BRIDGED,
-        Stdio::LogOnly => LOG_ONLY,
-    };
+/// What is written on whatever belongs to somebody.
+pub(crate) fn owner_labels(owner: &Owner) -> Labels {
+    let Owner { instance, kind, id, name, run } = owner;
     [
         (INSTANCE, instance.clone()),
         (KIND, kind.clone()),
         (ID, id.to_string()),
         (NAME, name.clone()),
         (RUN, run.to_string()),
-        (PROVIDER, provider.to_string()),
-        (DISK_LIMIT, spec.limits.disk.bytes().to_string()),
-        (STDIO, stdio.to_owned()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value))
     .collect()
 }
 
-fn owner(labels: &Labels) -> Option<Owner> {
+pub(crate) fn labels(spec: &SandboxSpec, provider: ProviderName) -> Labels {
+    let stdio = match spec.stdio {
+        Stdio::Bridged => BRIDGED,
+        Stdio::LogOnly => LOG_ONLY,
+        Stdio::None => NO_STDIO,
+    };
+    let disk_limit = spec.limits.map(|limits| (DISK_LIMIT, limits.disk.bytes().to_string()));
+    let about = [(PROVIDER, provider.to_string()), (STDIO, stdio.to_owned())].into_iter().chain(disk_limit);
+    let mut labels = owner_labels(&spec.owner);
+    labels.extend(about.map(|(name, value)| (name.to_owned(), value)));
+    labels
+}
+
+pub(crate) fn owner(labels: &Labels) -> Option<Owner> {
     let label = |name: &str| labels.get(name).cloned();
     Some(Owner {
         instance: label(INSTANCE)?,
@@ -63,8 +73,10 @@ fn owner(labels: &Labels) -> Option<Owner> {
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Inspected {
     id: String,
+    /// The id of its image.
+    pub image: String,
     state: State,
-    config: Config,
+    pub config: Config,
     pub graph_driver: Option<GraphDriver>,
     pub mounts: Option<Vec<Mount>>,
     network_settings: Option<NetworkSettings>,
@@ -94,8 +106,9 @@ struct State {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Config {
+pub(crate) struct Config {
     labels: Option<Labels>,
+    pub env: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -142,10 +155,10 @@ pub(crate) fn read(inspected: Inspected) -> Option<Seen> {
         state: sandbox_state(state),
         endpoints: endpoints(&inspected),
     };
-    let stdio = if labels.get(STDIO).is_some_and(|stdio| stdio == LOG_ONLY) {
-        Stdio::LogOnly
-    } else {
-        Stdio::Bridged
+    let stdio = match labels.get(STDIO).map(String::as_str) {
+        Some(LOG_ONLY) => Stdio::LogOnly,
+        Some(NO_STDIO) => Stdio::None,
+        _ => Stdio::Bridged,
     };
     Some(Seen {
         sighting,

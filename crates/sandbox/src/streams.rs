@@ -60,13 +60,32 @@ pub(crate) enum AttachError {
 }
 
 pub(crate) async fn attach(target: Target<'_>) -> Result<Attached, AttachError> {
-    let attached = tokio::time::timeout(ATTACH_MAX, take_over(target));
+    let request = request(&target);
+    let attached = tokio::time::timeout(ATTACH_MAX, take_over(target.endpoint, &request));
     attached.await.unwrap_or(Err(AttachError::TooLate))
 }
 
-async fn take_over(target: Target<'_>) -> Result<Attached, AttachError> {
-    let (mut source, mut drain) = plain::connect(target.endpoint).await.map_err(AttachError::Connection)?;
-    drain.write_all(request(&target).as_bytes()).await.map_err(AttachError::Connection)?;
+/// Starts a second program that the engine has made ready, with its streams.
+pub(crate) async fn start_exec(
+    endpoint: &str,
+    version: ClientVersion,
+    exec: &str,
+) -> Result<Attached, AttachError> {
+    let body = r#"{"Detach":false,"Tty":false}"#;
+    let request = format!(
+        "POST /v{}.{}/exec/{exec}/start HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        version.major_version,
+        version.minor_version,
+        body.len()
+    );
+    let started = tokio::time::timeout(ATTACH_MAX, take_over(endpoint, &request));
+    started.await.unwrap_or(Err(AttachError::TooLate))
+}
+
+async fn take_over(endpoint: &str, request: &str) -> Result<Attached, AttachError> {
+    let (mut source, mut drain) = plain::connect(endpoint).await.map_err(AttachError::Connection)?;
+    drain.write_all(request.as_bytes()).await.map_err(AttachError::Connection)?;
     let answer = plain::read_head(&mut source).await.map_err(AttachError::Connection)?;
     let Answer { status, after_head: early, .. } = answer;
     match status {

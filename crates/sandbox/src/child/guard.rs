@@ -22,12 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cofer_inside::tree;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-use super::{ChildSpec, tree};
+use super::ChildSpec;
 
 /// What it exits with when the program never ran, together with a line that [`says_not_started`].
 pub(super) const NOT_STARTED_CODE: u8 = 125;

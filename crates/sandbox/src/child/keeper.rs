@@ -13,13 +13,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use cofer_inside::tree;
 use rustix::process::{Pid, Signal};
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::last_words::LastWords;
-use super::{ChildEnd, HowEnded, guard, tree};
+use super::{ChildEnd, HowEnded, guard};
 
 pub(super) const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;

@@ -16,7 +16,6 @@ mod guard;
 mod keeper;
 mod last_words;
 mod program;
-mod tree;
 
 use std::ffi::OsString;
 use std::fmt;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cofer_model::{NetworkMode, ProviderName, ResourceLimits};
 use cofer_sandbox::{
     EngineProvider, EngineSettings, Exit, Launched, LogSink, LogStream, Owner, ProgressSink, Provider,
-    SandboxId, SandboxSpec, SandboxState, Stdio, Streams, Variable, VolumeMount, VolumeOwner,
+    Rights, SandboxId, SandboxSpec, SandboxState, Stdio, Streams, Variable, VolumeMount, VolumeOwner,
 };
 use cofer_testkit::engines::{self, Engine};
 use cofer_testkit::leaks::Leaks;
@@ -97,14 +97,18 @@ impl Bed {
                 run: 1,
             },
             image: BUSYBOX.into(),
+            entrypoint: None,
             cmd: Some(vec!["sh".into(), "-c".into(), script.into()]),
             environment: Vec::new(),
             user: None,
             workdir: None,
             volumes: Vec::new(),
-            limits: ResourceLimits::default(),
+            binds: Vec::new(),
+            limits: Some(ResourceLimits::default()),
+            rights: Rights::Dropped,
             network: NetworkMode::None,
             network_name: None,
+            aliases: Vec::new(),
             ports: Vec::new(),
             stdio: Stdio::Bridged,
         }
@@ -131,6 +135,11 @@ impl Bed {
             endpoints.into_iter().map(|endpoint| (endpoint.container_port, endpoint.host_port)).collect();
         assert_eq!(warnings, Vec::<String>::new());
         Sandbox { id, streams, log, ports }
+    }
+
+    /// One that was launched in another way.
+    pub fn note(&self, id: &SandboxId) {
+        self.launched.lock().unwrap().push(id.clone());
     }
 
     pub async fn run(&self, script: &str) -> Sandbox {

@@ -31,10 +31,10 @@ const OVERSHOOT_MAX_PERCENT: u64 = 25;
 
 fn limited(bed: &Bed, script: &str) -> SandboxSpec {
     let mut spec = bed.spec(script);
-    spec.limits.disk = Size::from_bytes(LIMIT);
-    spec.limits.cpu = Cpu::from_millis(1000);
+    spec.limits.as_mut().unwrap().disk = Size::from_bytes(LIMIT);
+    spec.limits.as_mut().unwrap().cpu = Cpu::from_millis(1000);
     // For the one long write, whose bytes are all in memory first.
-    spec.limits.memory = Size::from_bytes(1 << 30);
+    spec.limits.as_mut().unwrap().memory = Size::from_bytes(1 << 30);
     spec.volumes = vec![bed.volume("filled", "/filled")];
     spec
 }
@@ -112,7 +112,7 @@ async fn fills(bed: &Bed, script: &str) {
 
 fn limited_neighbour(bed: &Bed) -> SandboxSpec {
     let mut spec = bed.spec("cat");
-    spec.limits.disk = Size::from_bytes(LIMIT);
+    spec.limits.as_mut().unwrap().disk = Size::from_bytes(LIMIT);
     spec
 }
 

@@ -42,7 +42,7 @@ async fn signals_are_told(bed: &Bed) {
 
 async fn one_that_wants_too_much_memory_is_told_apart(bed: &Bed) {
     let mut spec = bed.spec("exec tail /dev/zero");
-    spec.limits.memory = Size::from_bytes(64 << 20);
+    spec.limits.as_mut().unwrap().memory = Size::from_bytes(64 << 20);
     let sandbox = bed.launch(&spec).await;
     let exit = bed.exit(&sandbox.id).await;
     assert_eq!((exit.signal, exit.cause), (Some(9), ExitCause::OutOfMemory));

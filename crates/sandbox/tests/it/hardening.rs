@@ -41,8 +41,8 @@ async fn system_calls_are_filtered(bed: &Bed) {
 async fn it_cannot_fork_without_end(bed: &Bed) {
     let mut spec =
         bed.spec("i=0; while [ $i -lt 400 ]; do sleep 1000 & i=$((i+1)); done 2>/dev/null; echo $i");
-    spec.limits.pids = 20;
-    spec.limits.cpu = cofer_model::Cpu::from_millis(2000);
+    spec.limits.as_mut().unwrap().pids = 20;
+    spec.limits.as_mut().unwrap().cpu = cofer_model::Cpu::from_millis(2000);
     let mut sandbox = bed.launch(&spec).await;
     // The shell gives up, or goes on failing, or the whole sandbox ends: it never has more than it may.
     let _ = tokio::time::timeout(std::time::Duration::from_secs(10), sandbox.rest()).await;
@@ -87,7 +87,7 @@ async fn it_sees_no_socket_and_no_device_of_the_machine(bed: &Bed) {
 
 async fn it_is_not_started_again_by_the_engine(bed: &Bed) {
     let mut spec = bed.spec("exit 1");
-    spec.limits.memory = Size::from_bytes(64 << 20);
+    spec.limits.as_mut().unwrap().memory = Size::from_bytes(64 << 20);
     let sandbox = bed.launch(&spec).await;
     let first = bed.exit(&sandbox.id).await;
     until("the same end", async || bed.exit(&sandbox.id).await == first).await;

@@ -11,6 +11,7 @@ mod bed;
 
 mod attaching;
 mod children;
+mod commands;
 mod disk;
 mod ending;
 mod engines;
@@ -21,3 +22,4 @@ mod networks;
 mod round_trip;
 mod usage;
 mod volumes;
+mod workbench;

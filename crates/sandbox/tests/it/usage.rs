@@ -12,7 +12,7 @@ conformance! {
 
 async fn what_it_uses_is_told(bed: &Bed) {
     let mut spec = bed.spec("dd if=/dev/zero of=/var/tmp/zeros bs=1M count=8 conv=fsync 2>/dev/null; x=$(yes xxxxxxxxx | head -c 20000000); echo ready; read line; echo $line");
-    spec.limits.memory = Size::from_bytes(256 << 20);
+    spec.limits.as_mut().unwrap().memory = Size::from_bytes(256 << 20);
     let mut sandbox = bed.launch(&spec).await;
     assert_eq!(sandbox.line().await, "ready");
     let usage = bed.provider.usage(&sandbox.id).await.unwrap();

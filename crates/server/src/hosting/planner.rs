@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use cofer_model::{
     HostedConfig, Isolation, Kind, Mask, ProjectId, ProviderName, SecretName, ServerId, ServerName, template,
 };
-use cofer_sandbox::{Owner, Providers, SandboxSpec, Stdio};
+use cofer_sandbox::{Owner, Providers, Rights, SandboxSpec, Stdio};
 use cofer_supervisor::{Bridge, Plan, PlanError, Planner};
 use secrecy::SecretString;
 
@@ -148,14 +148,18 @@ impl ServerPlanner {
                 run,
             },
             image: config.image.clone(),
+            entrypoint: None,
             cmd: config.cmd.clone(),
             environment: filled(&config.environment, secrets).map_err(|missing| missing_secrets(&missing))?,
             user: config.user.clone(),
             workdir: config.workdir.clone(),
             volumes: volumes::mounts(&office.instance, self.project_id, &self.name, &config.volumes),
-            limits: config.resource_limits,
+            binds: Vec::new(),
+            limits: Some(config.resource_limits),
+            rights: Rights::Dropped,
             network: config.network,
             network_name: office.settings.network_name.clone(),
+            aliases: Vec::new(),
             ports: config.ports.clone(),
             stdio: if config.stdio_bridge { Stdio::Bridged } else { Stdio::LogOnly },
         })

@@ -184,6 +184,7 @@ impl Provider for Fake {
             reattach,
             pull: true,
             build: true,
+            rootless: false,
         })
     }
 

@@ -13,7 +13,7 @@ use cofer_model::{
     HostedEvent, HostedEventKind, HostedStatus, Isolation, NetworkMode, ResourceLimits, RestartPolicy,
     ServerId, ServerName, Wanted,
 };
-use cofer_sandbox::{Owner, SandboxSpec, Stdio};
+use cofer_sandbox::{Owner, Rights, SandboxSpec, Stdio};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
@@ -48,14 +48,18 @@ impl Planner for TestPlanner {
                     run,
                 },
                 image: self.image.lock().unwrap().clone(),
+                entrypoint: None,
                 cmd: None,
                 environment: Vec::new(),
                 user: None,
                 workdir: None,
                 volumes: Vec::new(),
-                limits: ResourceLimits::default(),
+                binds: Vec::new(),
+                limits: Some(ResourceLimits::default()),
+                rights: Rights::Dropped,
                 network: NetworkMode::None,
                 network_name: None,
+                aliases: Vec::new(),
                 ports: Vec::new(),
                 stdio: Stdio::Bridged,
             },

@@ -6,11 +6,12 @@
 use std::collections::HashSet;
 use std::fs;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// A living process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Relative {
+pub struct Relative {
     pid: Pid,
     parent: i32,
     session: i32,
@@ -19,7 +20,7 @@ pub(super) struct Relative {
 }
 
 /// Everything below this process. As it adopts orphans, nothing that was ever started below it is missing.
-pub(super) fn descendants_of(root: Pid) -> Vec<Relative> {
+pub fn descendants_of(root: Pid) -> Vec<Relative> {
     let mut strangers = all();
     let mut family = HashSet::from([root.as_raw_nonzero().get()]);
     let mut descendants = Vec::new();
@@ -37,18 +38,24 @@ pub(super) fn descendants_of(root: Pid) -> Vec<Relative> {
 }
 
 /// Everything in the session that this process began, for when it is not there any more.
-pub(super) fn members_of_session(leader: Pid) -> Vec<Relative> {
+pub fn members_of_session(leader: Pid) -> Vec<Relative> {
     let session = leader.as_raw_nonzero().get();
     all().into_iter().filter(|process| process.session == session).collect()
 }
 
 impl Relative {
-    pub(super) fn signal(self, signal: Signal) {
-        let Ok(held) = rustix::process::pidfd_open(self.pid, PidfdFlags::empty()) else { return };
-        if read(self.pid).is_some_and(|now| now.started == self.started) {
-            // One that has just ended needs no signal.
-            let _ = rustix::process::pidfd_send_signal(&held, signal);
+    /// One that has just ended needs no signal, so a failure is none.
+    pub fn signal(self, signal: Signal) {
+        let held = rustix::process::pidfd_open(self.pid, PidfdFlags::empty());
+        if read(self.pid).is_none_or(|now| now.started != self.started) {
+            return;
         }
+        let _ = match held {
+            Ok(held) => rustix::process::pidfd_send_signal(&held, signal),
+            // gVisor does not know how to hold one.
+            Err(Errno::NOSYS) => rustix::process::kill_process(self.pid, signal),
+            Err(_gone) => return,
+        };
     }
 }
 
