@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    call, calls, completions, declared, doctor, project, provider, secret, serve, server, stdio, token,
+    call, calls, completions, declared, doctor, env, project, provider, secret, serve, server, stdio, token,
     tools, version, volume,
 };
 use exit::Failure;
@@ -39,7 +39,8 @@ enum Command {
     Doctor(Box<doctor::Doctor>),
     /// Servers: those that Cofer runs in sandboxes, and those that live elsewhere
     Server(server::Server),
-    Stdio(stdio::Stdio),
+    Stdio(Box<stdio::Stdio>),
+    Init(env::Init),
     Tools(tools::Tools),
     Call(call::Call),
     Calls(calls::Calls),
@@ -91,6 +92,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Doctor(doctor) => return doctor.run(format).await,
             Command::Server(server) => server.run(format).await?,
             Command::Stdio(stdio) => stdio.run().await?,
+            Command::Init(init) => init.run(format).await?,
             Command::Tools(tools) => tools.run(format).await?,
             Command::Call(call) => call.run(format).await?,
             Command::Calls(calls) => calls.run(format).await?,

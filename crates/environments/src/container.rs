@@ -150,7 +150,8 @@ impl Environment {
             spec.network_name = Some(self.network().await?);
         }
         let limit = self.house.settings().timeout_start;
-        let launched = Workshop::launch(self.provider(), spec, &self.home.channel(MAIN), &self.helpers());
+        let (channel, helpers) = (self.home.channel(MAIN), self.helpers());
+        let launched = Workshop::launch(self.provider(), spec, &channel, &helpers);
         let launched = timeout(limit, launched).await.map_err(|_| {
             let advice = "look whether the engine is busy, or set COFER_TIMEOUT_STARTUP (milliseconds)";
             EnvError::timeout("container", "the start of the container", limit, advice)
@@ -241,7 +242,7 @@ impl Environment {
         }
         let Some(workshop) = self.workshop() else { return Ok(()) };
         let owned = workshop.own(WORKDIR, uid.as_raw(), gid.as_raw()).await;
-        owned.map_err(|error| EnvError::engine("ownership", &error))
+        owned.map(drop).map_err(|error| EnvError::engine("ownership", &error))
     }
 
     pub(crate) async fn is_rootless(&self) -> bool {

@@ -213,9 +213,9 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(environment) = self.what.take().filter(|_| !self.is_finished)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && tokio::runtime::Handle::try_current().is_ok()
         {
-            runtime.spawn(undo(environment));
+            environment.house.clone().undoing.spawn(undo(environment));
         }
     }
 }

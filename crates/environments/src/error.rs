@@ -121,7 +121,15 @@ impl EnvError {
             SandboxError::Gone { .. } => {
                 (ErrorKind::Internal, "the container has ended; the next command starts it anew")
             }
-            SandboxError::VolumeInUse { .. } => (ErrorKind::Conflict, "end whoever uses the volume first"),
+            SandboxError::VolumeInUse { .. } | SandboxError::NetworkInUse { .. } => {
+                (ErrorKind::Conflict, "end whoever uses it first")
+            }
+            SandboxError::NotPushed { .. } => {
+                (ErrorKind::PreconditionFailed, "the image is kept here; see that its registry can be reached, and push it by hand")
+            }
+            SandboxError::NotStarted { .. } => {
+                (ErrorKind::Invalid, "see that the image has this program: choose another `shell` or another image")
+            }
         };
         let mut failed = Self::new(kind, step, error.to_string(), recovery);
         failed.retryable = matches!(error, SandboxError::Unavailable { .. } | SandboxError::Gone { .. });

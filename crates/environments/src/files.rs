@@ -61,7 +61,7 @@ impl Files {
             return Err(path.refused(&what, "look at parts of it with `environment_run_cmd`, such as `head` or `sed -n`"));
         }
         let mut bytes = Vec::new();
-        file.by_ref().take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| path.io(&error))?;
+        io::Read::by_ref(&mut file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| path.io(&error))?;
         Ok(bytes)
     }
 

@@ -37,11 +37,12 @@ pub mod tools;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use cofer_model::ProviderName;
 use cofer_sandbox::{Provider, Providers};
 use tokio::sync::OnceCell;
+use tokio_util::task::TaskTracker;
 
 pub use config::{EnvironmentConfig, ServiceConfig};
 pub use create::Create;
@@ -66,18 +67,29 @@ pub struct Environments {
     providers: Providers,
     vault: Arc<dyn Vault>,
     picked: OnceCell<Arc<dyn Provider>>,
+    /// What is undone behind the backs of callers who left.
+    undoing: TaskTracker,
     /// Repositories that were opened, and how their configuration stood then.
     sources: Mutex<HashMap<PathBuf, (Option<SystemTime>, Source)>>,
 }
 
 impl Environments {
     pub fn new(settings: Settings, providers: Providers, vault: Arc<dyn Vault>) -> Arc<Self> {
-        let (picked, sources) = (OnceCell::new(), Mutex::default());
-        Arc::new(Self { settings, providers, vault, picked, sources })
+        let (picked, sources, undoing) = (OnceCell::new(), Mutex::default(), TaskTracker::new());
+        Arc::new(Self { settings, providers, vault, picked, undoing, sources })
     }
 
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Comes back when what was begun and not wanted any more is undone, or takes too long for it.
+    pub async fn settled(&self, patience: Duration) {
+        self.undoing.close();
+        if tokio::time::timeout(patience, self.undoing.wait()).await.is_err() {
+            tracing::warn!("something is not undone yet; `cofer env prune` removes it");
+        }
+        self.undoing.reopen();
     }
 
     /// The engine for new environments.

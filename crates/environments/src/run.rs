@@ -182,7 +182,8 @@ pub(crate) async fn listen(mut running: RunningCommand, limit: Duration, listene
         }
     }
     heard.timed_out = true;
-    running.end(GRACE).await.map_err(|error| EnvError::engine("run", &error))?;
+    // One whose helper does not take the order has ended, which is told next.
+    let _ = running.end(GRACE).await;
     let rest = async {
         while heard.take(running.next().await, listener)? {}
         Ok(())

@@ -1,7 +1,7 @@
 //! Services beside an environment, such as a database: containers of their own images, reached by name.
 
 use cofer_model::PortMapping;
-use cofer_sandbox::{Launched, SandboxId, SandboxSpec};
+use cofer_sandbox::{SandboxId, SandboxSpec};
 
 use crate::background::endpoints;
 use crate::config::ServiceConfig;
@@ -60,7 +60,7 @@ impl Environment {
         let spec = self.service_spec(config).await?;
         let launched = self.provider().launch(&spec, std::sync::Arc::new(|_, _| {})).await;
         let launched = launched.map_err(|error| EnvError::engine("service", &error))?;
-        self.survives(config, &launched).await?;
+        self.survives(config, &launched.id).await?;
         let endpoints = endpoints(&config.name, &config.exposed_ports, &launched);
         Ok(Service { config: config.clone(), container: launched.id.0, endpoints })
     }
@@ -78,10 +78,10 @@ impl Environment {
     }
 
     /// One that ends at once is an error that says so.
-    async fn survives(&self, config: &ServiceConfig, launched: &Launched) -> Result<()> {
+    async fn survives(&self, config: &ServiceConfig, id: &SandboxId) -> Result<()> {
         let provider = self.provider();
         let failed = |error| EnvError::engine("service", &error);
-        let seen = provider.look(&SandboxId(launched.id.0.clone())).await.map_err(failed)?;
+        let seen = provider.look(id).await.map_err(failed)?;
         match seen {
             Some(seen) if !matches!(seen.state, cofer_sandbox::SandboxState::Ended(_)) => Ok(()),
             seen => {
@@ -103,7 +103,8 @@ impl Environment {
             return Err(EnvError::invalid("arguments", message, "give a name such as `my-image:tag`"));
         }
         let id = self.state.container.clone().ok_or_else(|| EnvError::no_environment(self.id()))?;
-        let kept = self.provider().checkpoint(&SandboxId(id), destination).await;
-        kept.map_err(|error| EnvError::engine("checkpoint", &error))
+        let kept = self.provider().checkpoint(&SandboxId(id), destination, std::sync::Arc::new(|_| {})).await;
+        kept.map_err(|error| EnvError::engine("checkpoint", &error))?;
+        Ok(destination.to_owned())
     }
 }

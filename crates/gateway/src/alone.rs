@@ -221,11 +221,14 @@ impl Running {
 async fn discover(project: Arc<Project>) -> Answer {
     // Who was never asked is now, so that what it adds is known.
     project.complete(List::Tools, project.house.list_patience).await;
-    let result = json!({
+    let mut result = json!({
         "supportedVersions": [STANDALONE_VERSION],
         "capabilities": offered(project.capabilities_of_servers(&["extensions"])),
         "_meta": {SERVER_INFO_KEY: server_info(&project)},
     });
+    if let (Some(instructions), Some(result)) = (project.house.instructions, result.as_object_mut()) {
+        result.insert("instructions".to_owned(), instructions.into());
+    }
     to_raw_value(&result).map(Reply::Result).map_err(|error| RpcError::new(INVALID_PARAMS, error.to_string()))
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::catalogue::Answerer;
 use crate::desk::next_number;
-use crate::native::text_result;
+use crate::native::{NativeCall, NativeProgress, text_result};
 use crate::outbox::Outbox;
 use crate::project::Project;
 use crate::record::{Recorder, Taken};
@@ -100,7 +100,7 @@ impl Project {
         client: Option<Client<'_>>,
     ) -> Result<Reply, CallFailed> {
         let mut recording = Recording::begin(self, name, &params, caller);
-        let outcome = self.routed(name, params, timeout, client, &mut recording).await;
+        let outcome = self.routed(name, params, timeout, caller, client, &mut recording).await;
         recording.finish(&outcome).await;
         outcome
     }
@@ -110,6 +110,7 @@ impl Project {
         name: &str,
         params: Box<RawValue>,
         timeout: Option<Duration>,
+        caller: &Caller,
         client: Option<Client<'_>>,
         recording: &mut Recording<'_>,
     ) -> Result<Reply, CallFailed> {
@@ -120,7 +121,12 @@ impl Project {
         let upstream = match &route.answerer {
             Answerer::Server(upstream) => upstream,
             Answerer::Native(native) => {
-                return Ok(Reply::Result(native.handler.call(raw::at(&params, &["arguments"])).await));
+                let call = NativeCall {
+                    arguments: raw::at(&params, &["arguments"]),
+                    trace_id: &caller.trace_id,
+                    progress: NativeProgress::of(client, &params),
+                };
+                return Ok(Reply::Result(native.handler.call(call).await));
             }
         };
         let params = if *route.name == *name {

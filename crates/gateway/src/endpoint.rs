@@ -105,11 +105,14 @@ pub fn open_session(
     };
     let session = Arc::new(Session::new(owner, version, face));
     project.admit(session.clone());
-    let hello = json!({
+    let mut hello = json!({
         "protocolVersion": version,
         "capabilities": offered(project.capabilities_of_servers(&["tasks", "experimental"])),
         "serverInfo": server_info(project),
     });
+    if let (Some(instructions), Some(hello)) = (project.house.instructions, hello.as_object_mut()) {
+        hello.insert("instructions".to_owned(), instructions.into());
+    }
     let hello =
         to_raw_value(&hello).map_err(|_| RpcError::new(INTERNAL_ERROR, "no answer could be written"))?;
     Ok((session, response(id, &Reply::Result(hello))))

@@ -52,7 +52,7 @@ pub use call::{CallFailed, Caller};
 pub use catalogue::ListedTool;
 pub use dial::{Dial, DialError, Dialled, Held};
 pub use lists::Item;
-pub use native::{Display, NATIVE, Native, NativeHandler, text_result};
+pub use native::{Display, NATIVE, Native, NativeCall, NativeHandler, NativeProgress, text_result};
 pub use outbox::{Next, Outbox};
 pub use project::{Listing, Missing, Project, ProjectEntry};
 pub use record::Ledger;
@@ -89,6 +89,8 @@ pub struct GatewayRules {
     pub session_idle: Duration,
     /// Seals what clients hold for us. The same for every Cofer that shares a database.
     pub state_key: StateKey,
+    /// For the model of whoever connects.
+    pub instructions: Option<&'static str>,
 }
 
 impl Default for GatewayRules {
@@ -99,6 +101,7 @@ impl Default for GatewayRules {
             list_patience: Duration::from_secs(10),
             session_idle: Duration::from_mins(30),
             state_key: StateKey::random(),
+            instructions: None,
         }
     }
 }
@@ -112,6 +115,7 @@ pub(crate) struct House {
     pub slot_rules: SlotRules,
     pub call_timeout: Duration,
     pub list_patience: Duration,
+    pub instructions: Option<&'static str>,
     pub no_mask: Arc<Mask>,
     /// In which project each session is.
     pub sessions_open: RwLock<HashMap<String, Weak<Project>>>,
@@ -144,6 +148,7 @@ impl Gateway {
             slot_rules: rules.slots,
             call_timeout: rules.call_timeout,
             list_patience: rules.list_patience,
+            instructions: rules.instructions,
             no_mask: Arc::default(),
             sealer: Sealer::new(&rules.state_key),
             lot: Arc::default(),

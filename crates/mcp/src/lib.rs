@@ -15,7 +15,7 @@ pub mod client;
 mod ear;
 pub mod era;
 mod handshake;
-mod lines;
+pub mod lines;
 pub mod message;
 pub mod mirror;
 mod pump;

@@ -17,7 +17,7 @@ const READ_BYTES_MAX: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = READ_BYTES_MAX;
 
 #[derive(Debug)]
-pub(crate) struct Lines<R> {
+pub struct Lines<R> {
     stream: R,
     bytes_max: usize,
     buffer: BytesMut,
@@ -28,7 +28,7 @@ pub(crate) struct Lines<R> {
 }
 
 #[derive(Debug)]
-pub(crate) enum Line {
+pub enum Line {
     Whole(BytesMut),
     /// It had more than the limit; it may have been the answer to this request.
     TooLong {
@@ -37,12 +37,12 @@ pub(crate) enum Line {
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(crate) fn new(stream: R, bytes_max: usize) -> Self {
+    pub fn new(stream: R, bytes_max: usize) -> Self {
         Self { stream, bytes_max, buffer: BytesMut::new(), searched: 0, passing: None }
     }
 
     /// The next line; `None` at the end. Half a line at the end is no line.
-    pub(crate) async fn next(&mut self) -> io::Result<Option<Line>> {
+    pub async fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             if let Some(line) = self.take_line() {
                 return Ok(Some(line));

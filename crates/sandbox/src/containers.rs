@@ -338,6 +338,15 @@ impl Provider for EngineProvider {
         networks::make(&self.open().await?, name, owner).await
     }
 
+    async fn join_network(
+        &self,
+        id: &SandboxId,
+        network: &str,
+        aliases: &[String],
+    ) -> Result<(), SandboxError> {
+        networks::join(&self.open().await?, id, network, aliases).await
+    }
+
     async fn networks(&self, instance: &str) -> Result<Vec<Network>, SandboxError> {
         networks::list(&self.open().await?, instance).await
     }

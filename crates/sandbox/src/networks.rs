@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use bollard::models::NetworkCreateRequest;
+use bollard::models::{EndpointSettings, NetworkConnectRequest, NetworkCreateRequest};
 use bollard::query_parameters::ListNetworksOptionsBuilder;
 
 use crate::connection::{ANSWER_MAX, DEED_MAX, Open};
 use crate::sightings::{self, INSTANCE};
-use crate::{Network, Owner, SandboxError};
+use crate::{Network, Owner, SandboxError, SandboxId};
 
 /// Docker would make a second one of the same name, so it is looked for first.
 pub(crate) async fn make(open: &Open, name: &str, owner: &Owner) -> Result<(), SandboxError> {
@@ -33,6 +33,27 @@ pub(crate) async fn make(open: &Open, name: &str, owner: &Owner) -> Result<(), S
     };
     let made = open.within(DEED_MAX, open.client.create_network(request)).await;
     made.map(|_| ()).map_err(|error| open.failed(error))
+}
+
+pub(crate) async fn join(
+    open: &Open,
+    id: &SandboxId,
+    network: &str,
+    aliases: &[String],
+) -> Result<(), SandboxError> {
+    let request = NetworkConnectRequest {
+        container: id.0.clone(),
+        endpoint_config: Some(EndpointSettings { aliases: Some(aliases.to_vec()), ..Default::default() }),
+    };
+    match open.within(DEED_MAX, open.client.connect_network(network, request)).await {
+        Ok(()) => Ok(()),
+        Err(error) if says_joined(error.message()) => Ok(()),
+        Err(error) => Err(open.failed(error)),
+    }
+}
+
+fn says_joined(message: &str) -> bool {
+    message.contains("already exists in network") || message.contains("already connected")
 }
 
 pub(crate) async fn list(open: &Open, instance: &str) -> Result<Vec<Network>, SandboxError> {

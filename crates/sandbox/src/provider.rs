@@ -103,6 +103,16 @@ pub trait Provider: fmt::Debug + Send + Sync {
         Err(self.cannot("make a network"))
     }
 
+    /// Puts a sandbox that runs on one more network, under these names. One that is on it is fine.
+    async fn join_network(
+        &self,
+        _id: &SandboxId,
+        _network: &str,
+        _aliases: &[String],
+    ) -> Result<(), SandboxError> {
+        Err(self.cannot("put a sandbox on a network"))
+    }
+
     /// All of this instance's networks.
     async fn networks(&self, _instance: &str) -> Result<Vec<Network>, SandboxError> {
         Err(self.cannot("tell of networks"))

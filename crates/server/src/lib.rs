@@ -17,6 +17,7 @@ mod auth;
 pub mod data_dir;
 pub mod declared;
 pub mod doctor;
+pub mod environments;
 mod gateway;
 mod hosting;
 mod http;
@@ -27,6 +28,7 @@ mod relay;
 mod routes;
 mod serve;
 pub mod settings;
+mod stdio;
 pub mod telemetry;
 
 pub use cofer_sandbox::guard_main;

@@ -10,6 +10,7 @@ pub mod calls;
 pub mod completions;
 pub mod declared;
 pub mod doctor;
+pub mod env;
 mod external;
 pub mod project;
 pub mod provider;
