@@ -93,6 +93,8 @@ impl Serve {
             if self.bell.end_was_asked() && self.kill_at.is_none() {
                 self.kill_at = Some(Instant::now() + GRACE);
                 tell_all(Signal::TERM);
+                // There may be nobody left who would wake us.
+                continue;
             }
             if self.kill_at.is_some_and(|at| at <= Instant::now()) {
                 tell_all(Signal::KILL);
