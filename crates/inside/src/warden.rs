@@ -314,9 +314,6 @@ impl Watch {
                 self.feed();
             }
             Order::CloseStdin => {
-                if self.job.terminal.is_some() && !self.stdin.closes {
-                    self.stdin.waiting.push(END_OF_TYPING);
-                }
                 self.stdin.closes = true;
                 self.feed();
             }
@@ -348,8 +345,12 @@ impl Watch {
         };
         self.stdin.waiting.drain(..written);
         self.taken(written);
-        if self.stdin.closes && self.stdin.waiting.is_empty() && self.job.terminal.is_none() {
-            self.job.stdin = None;
+        if self.stdin.closes && self.stdin.waiting.is_empty() {
+            let stdin = self.job.stdin.take();
+            if let Some(typed) = stdin.filter(|_| self.job.terminal.is_some()) {
+                // A terminal is not closed: this is typed on it. One that is full of what nobody reads needs no end either.
+                let _ = rustix::io::write(&typed, &[END_OF_TYPING]);
+            }
         }
     }
 

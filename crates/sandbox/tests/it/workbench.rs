@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::bed::Bed;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_mins(1);
 
 /// A workshop with a directory of this machine at `/workdir`.
 pub struct Workbench {
