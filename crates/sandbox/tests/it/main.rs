@@ -10,6 +10,7 @@
 mod bed;
 
 mod attaching;
+mod background;
 mod children;
 mod commands;
 mod disk;
@@ -20,6 +21,8 @@ mod images;
 mod launching;
 mod networks;
 mod round_trip;
+mod trees;
 mod usage;
 mod volumes;
 mod workbench;
+mod workshops;
