@@ -18,6 +18,7 @@ use cofer_inside::{
     Deed, End, FRAME_BYTES_MAX, HEADER_BYTES, How, Order, Reason, Run, STDIN_WINDOW_BYTES, Size, Word,
     parse_header,
 };
+use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, mpsc};
@@ -36,6 +37,7 @@ const OBEDIENCE_MAX: Duration = Duration::from_secs(10);
 /// What it may still say after that: more than can have been on its way.
 const AFTERWORDS_BYTES_MAX: usize = 4 << 20;
 const ORDERS_WAITING_MAX: usize = 16;
+const LIFE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -203,6 +205,9 @@ pub(crate) async fn deed(streams: Streams, deed: &Deed, patience: Duration) -> R
     }
 }
 
+/// Tells whether the container runs: an engine may keep a connection to a program in one that has ended.
+pub(crate) type Lifeline = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 /// A command that was started. Dropped, it ends with its whole tree.
 pub struct RunningCommand {
     words: Words,
@@ -210,6 +215,7 @@ pub struct RunningCommand {
     /// When one that was asked to end is given up.
     end_by: Option<Instant>,
     afterwords_bytes: usize,
+    lifeline: Option<Lifeline>,
     is_over: bool,
     writer: AbortOnDropHandle<()>,
 }
@@ -234,7 +240,11 @@ struct Window {
 }
 
 impl RunningCommand {
-    pub(crate) async fn start(streams: Streams, spec: &CommandSpec) -> Result<Self, NoAnswer> {
+    pub(crate) async fn start(
+        streams: Streams,
+        lifeline: Option<Lifeline>,
+        spec: &CommandSpec,
+    ) -> Result<Self, NoAnswer> {
         let (words, drain, frame) = ask(streams, &spec.deed(), START_MAX).await?;
         if Word::parse(frame.kind, &frame.payload) != Ok(Word::Started) {
             return Err(invalid("it answered something else").into());
@@ -243,7 +253,7 @@ impl RunningCommand {
         let writer = AbortOnDropHandle::new(tokio::spawn(write_orders(drain, waiting)));
         let window = Window { room: Semaphore::new(STDIN_WINDOW_BYTES), under_way: AtomicUsize::new(0) };
         let input = CommandInput { orders, window: Arc::new(window) };
-        Ok(Self { words, input, end_by: None, afterwords_bytes: 0, is_over: false, writer })
+        Ok(Self { words, input, end_by: None, afterwords_bytes: 0, lifeline, is_over: false, writer })
     }
 
     /// What it says next; none after its end. May be dropped half-way and called again.
@@ -267,7 +277,7 @@ impl RunningCommand {
 
     /// None when nothing more is to be had.
     async fn frame(&mut self) -> Option<Frame> {
-        let Some(end_by) = self.end_by else { return self.words.frame().await.ok().flatten() };
+        let Some(end_by) = self.end_by else { return self.frame_while_it_lives().await };
         if Instant::now() >= end_by && self.afterwords_bytes > AFTERWORDS_BYTES_MAX {
             return None;
         }
@@ -276,6 +286,17 @@ impl RunningCommand {
             self.afterwords_bytes += HEADER_BYTES + frame.payload.len();
         }
         Some(frame)
+    }
+
+    async fn frame_while_it_lives(&mut self) -> Option<Frame> {
+        let Some(lives) = self.lifeline.clone() else { return self.words.frame().await.ok().flatten() };
+        loop {
+            match tokio::time::timeout(LIFE_LOOK_EVERY, self.words.frame()).await {
+                Ok(frame) => return frame.ok().flatten(),
+                Err(_elapsed) if lives().await => {}
+                Err(_elapsed) => return None,
+            }
+        }
     }
 
     /// Asks its whole tree to end: SIGTERM, `grace`, SIGKILL. [`next`](Self::next) tells when that is done; it does so in any case.

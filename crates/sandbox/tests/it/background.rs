@@ -42,7 +42,7 @@ async fn it_is_reached_by_its_port_and_commands_run_beside_it(bed: &Bed) {
     let bench = Workbench::background(bed, script, |spec| spec.ports = vec![port]).await;
     let host_port = bench.launched.endpoints[0].host_port;
     until("the page", async || page(host_port).await.is_some_and(|page| page.contains("hello"))).await;
-    let inside = bench.run("wget -qO- http://127.0.0.1:8080/").await;
+    let inside = bench.run("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 127.0.0.1 8080 | tail -n 1").await;
     assert_eq!(inside.stdout, "hello\n", "{inside:?}");
     assert_eq!(bench.workshop.log().unwrap(), b"serving\n");
 }

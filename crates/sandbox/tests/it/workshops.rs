@@ -205,10 +205,9 @@ async fn a_checkpoint_has_the_files_and_nothing_of_ours(bed: &Bed) {
     let image = format!("cofer-test-{}:1", Uuid::new_v4().simple());
     let bench = Workbench::with(bed, |spec| {
         spec.environment = vec![("TOKEN".into(), SecretString::from("very secret"))];
-        spec.user = Some("1234".into());
     })
     .await;
-    bench.run("id -u; echo kept >/tmp/kept; echo not kept >/workdir/not-kept").await;
+    bench.run("id -u; echo kept >/kept; echo not kept >/workdir/not-kept").await;
     bed.provider.checkpoint(&bench.launched.id, &image, no_progress()).await.unwrap();
     let about = bed.provider.image(&image).await.unwrap();
     assert_eq!((&about.entrypoint, &about.cmd), (&before.entrypoint, &before.cmd));
@@ -220,7 +219,7 @@ async fn a_checkpoint_has_the_files_and_nothing_of_ours(bed: &Bed) {
         ["cofer.instance", "cofer.id", "cofer.kind", "cofer.provider"].into_iter().all(is_empty),
         "{labels:?}"
     );
-    let mut spec = bed.spec("id -u; cat /tmp/kept; ls /workdir; echo end");
+    let mut spec = bed.spec("id -u; cat /kept; ls /workdir; echo end");
     spec.image.clone_from(&image);
     assert_eq!(bed.output_of(&spec).await, "0\nkept\nend\n");
     // The command goes on after it was held still.
