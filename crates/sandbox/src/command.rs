@@ -381,3 +381,116 @@ async fn write_orders(mut drain: Drain, mut orders: mpsc::Receiver<Vec<u8>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    fn spec() -> CommandSpec {
+        let environment = vec![("TOKEN".to_owned(), SecretString::from("secret"))];
+        CommandSpec { argv: vec!["x".into()], environment, workdir: None, terminal: None, stdin: true }
+    }
+
+    fn streams(ours: DuplexStream) -> Streams {
+        let (source, drain) = tokio::io::split(ours);
+        Streams { stdin: Box::new(drain), stdout: Box::new(source) }
+    }
+
+    /// A command whose helper is this test.
+    async fn started() -> (RunningCommand, DuplexStream) {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        theirs.write_all(&Word::Started.frame()).await.unwrap();
+        let command = RunningCommand::start(streams(ours), None, &spec()).await.unwrap();
+        let mut asked = vec![0; spec().deed().frame().len()];
+        theirs.read_exact(&mut asked).await.unwrap();
+        (command, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_helper_that_speaks_nonsense_is_lost_and_nothing_of_it_is_kept() {
+        let nonsense: [&[u8]; 5] = [
+            b"HTTP/1.1 200 OK",
+            b"1\xff\xff\xff\xff",
+            b"e\x00\x00\x00\x01\x07",
+            b"t\x00\x00\x00\x04\x00\x00\x00\x01",
+            b"1\x00",
+        ];
+        for said in nonsense {
+            let (mut command, mut helper) = started().await;
+            helper.write_all(said).await.unwrap();
+            drop(helper);
+            assert_eq!(command.next().await, Some(Said::Ended(LOST)), "{said:?}");
+            assert_eq!(command.next().await, None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_helper_that_says_nothing_is_not_waited_for() {
+        let (ours, _theirs) = tokio::io::duplex(1 << 20);
+        let error = RunningCommand::start(streams(ours), None, &spec()).await.unwrap_err();
+        assert!(matches!(error, NoAnswer::Broken(error) if error.kind() == io::ErrorKind::TimedOut));
+        let (ours, _theirs) = tokio::io::duplex(16);
+        assert!(
+            RunningCommand::start(streams(ours), None, &spec()).await.is_err(),
+            "nobody reads the request"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_does_not_end_when_asked_is_given_up() {
+        let (mut command, _helper) = started().await;
+        let start = Instant::now();
+        command.end(Duration::from_secs(3)).await.unwrap();
+        assert_eq!(command.next().await, Some(Said::Ended(LOST)));
+        assert_eq!(start.elapsed().as_secs(), 13);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_goes_on_and_on_after_it_was_asked_to_end_is_given_up() {
+        let (mut command, mut helper) = started().await;
+        tokio::spawn(async move {
+            let piece = Word::Stdout(&[b'x'; 10_000]).frame();
+            while helper.write_all(&piece).await.is_ok() {}
+        });
+        command.end(Duration::ZERO).await.unwrap();
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let mut bytes = 0;
+        while let Some(said) = command.next().await {
+            match said {
+                Said::Stdout(piece) => bytes += piece.len(),
+                other => assert_eq!(other, Said::Ended(LOST)),
+            }
+        }
+        assert!(bytes < 2 * AFTERWORDS_BYTES_MAX, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stdin_waits_for_its_reader_and_hears_of_the_end() {
+        let (mut command, mut helper) = started().await;
+        let input = command.input();
+        let writing = tokio::spawn(async move { input.write(&vec![b'x'; 3 * STDIN_WINDOW_BYTES]).await });
+        let half = STDIN_WINDOW_BYTES / 2;
+        let mut window = vec![0; 2 * (HEADER_BYTES + half)];
+        helper.read_exact(&mut window).await.unwrap();
+        let more = tokio::time::timeout(Duration::from_mins(1), helper.read_u8()).await;
+        assert!(more.is_err(), "more is under way than the window");
+        helper.write_all(&Word::Taken(u32::try_from(half).unwrap()).frame()).await.unwrap();
+        helper.write_all(&Word::Stderr(b"hm").frame()).await.unwrap();
+        assert_eq!(command.next().await, Some(Said::Stderr(Bytes::from_static(b"hm"))));
+        helper.read_exact(&mut window[..HEADER_BYTES + half]).await.unwrap();
+        drop(command);
+        assert_eq!(writing.await.unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(helper.read(&mut [0]).await.unwrap(), 0, "the helper hears that we hung up");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_in_its_own_words() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let refusal = Word::Refused(Reason::NotFound, "no such program".to_owned());
+        theirs.write_all(&refusal.frame()).await.unwrap();
+        let error = RunningCommand::start(streams(ours), None, &spec()).await.unwrap_err();
+        assert!(matches!(error, NoAnswer::Refused(Reason::NotFound, text) if text == "no such program"));
+    }
+}

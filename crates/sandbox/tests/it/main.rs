@@ -12,6 +12,7 @@ mod bed;
 mod attaching;
 mod background;
 mod children;
+mod command_cost;
 mod commands;
 mod disk;
 mod ending;
