@@ -123,6 +123,7 @@ impl Project {
             Answerer::Native(native) => {
                 let call = NativeCall {
                     arguments: raw::at(&params, &["arguments"]),
+                    project: self.id,
                     trace_id: &caller.trace_id,
                     progress: NativeProgress::of(client, &params),
                 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cofer_mcp::message::notification;
 use cofer_mcp::raw;
+use cofer_model::ProjectId;
 use serde_json::value::RawValue;
 
 use crate::call::Client;
@@ -31,6 +32,7 @@ pub trait NativeHandler: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct NativeCall<'a> {
     pub arguments: Option<&'a RawValue>,
+    pub project: ProjectId,
     pub trace_id: &'a str,
     pub progress: NativeProgress,
 }

@@ -50,6 +50,8 @@ pub enum StartError {
     Admin(#[from] AdminError),
     #[error(transparent)]
     Servers(#[from] FileError),
+    #[error(transparent)]
+    Environments(#[from] cofer_environments::EnvError),
     #[error("{what} could not be set up")]
     Process {
         what: &'static str,
@@ -68,6 +70,7 @@ impl StartError {
             Self::Store(error) => error.kind(),
             Self::Admin(error) => error.kind(),
             Self::Servers(error) => error.kind(),
+            Self::Environments(error) => error.kind.kind(),
             Self::Process { .. } => Kind::Internal,
         }
     }
@@ -107,11 +110,13 @@ pub async fn serve_with(
         None => admin::ensure(&store, &data_dir, now).await?,
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
+    let for_environments = providers.clone();
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
     let file = settings.gateway.servers.as_deref().map(ServersFile::read).transpose()?;
     let file = Arc::new(file.unwrap_or_default());
     let shelf = Arc::<LogShelf>::default();
-    let natives = file.natives(&settings.gateway.native_tools)?;
+    let mut natives = file.natives(&settings.gateway.native_tools)?;
+    natives.extend(crate::environments::of_projects(&settings.environments, &for_environments, &keyring)?);
     let base = settings.oauth.public_url.clone().unwrap_or_else(|| listener.local_url());
     let logins = Arc::new(Logins::new(store.clone(), keyring.clone(), base.clone()));
     let gateway = gateway::open(&store, &hosting, &settings.gateway, &file, natives, &shelf, &logins);

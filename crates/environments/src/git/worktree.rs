@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::run::Git;
 use super::source::Source;
 use crate::error::{EnvError, Result};
 
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// How many folders with a repository of their own are left out, one after another, before a commit is given up.
 const FOREIGN_MAX: usize = 32;
 
@@ -106,6 +108,7 @@ impl Worktree {
 
     /// Commits whatever differs, as this person, and lets the user's repository know.
     pub async fn commit(&self, message: &str, (name, email): (&str, &str)) -> Result<Commit> {
+        self.break_dead_lock().await?;
         if !self.is_changed().await? {
             return Ok(Commit::default());
         }
@@ -132,6 +135,25 @@ impl Worktree {
         let head = self.head().await?;
         self.track(&head).await?;
         Ok(Commit { name: Some(head), warnings })
+    }
+
+    /// Whoever commits holds the environment's lock. So a lock of git's that is there now is of a git whose Cofer was killed: it is
+    /// waited for as long as git may take, and then was left behind.
+    async fn break_dead_lock(&self) -> Result<()> {
+        let lock = self.git_dir().join("index.lock");
+        loop {
+            let Ok(about) = fs::metadata(&lock) else { return Ok(()) };
+            let age = about.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+            if age >= self.source.deadline() {
+                return match fs::remove_file(&lock) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        Err(EnvError::io("commit", lock.display(), &error))
+                    }
+                    _ => Ok(()),
+                };
+            }
+            tokio::time::sleep(LOCK_LOOK).await;
+        }
     }
 
     /// Puts everything into the index but repositories inside that git cannot take.

@@ -7,6 +7,7 @@
 //! Three values come by environment only, because a command line is visible to everybody on the machine: see
 //! [`Confidential`].
 
+mod environments;
 mod gateway;
 mod hosting;
 mod oauth;
@@ -23,6 +24,7 @@ use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
 use secrecy::SecretString;
 use serde::Deserialize;
 
+pub use environments::EnvironmentSettings;
 pub use gateway::{GatewaySettings, McpAuth};
 pub use hosting::{CrashLoopSettings, HostingSettings};
 pub use oauth::OauthSettings;
@@ -132,6 +134,15 @@ pub struct Layer {
     #[arg(long, env = "COFER_ALLOWED_HOSTS", value_name = "HOST", value_delimiter = ',')]
     #[serde(default)]
     pub allowed_hosts: Vec<String>,
+
+    /// A directory whose git repositories may be made environments of, as tools of every project; may be repeated [default: none, and no such tools]
+    #[arg(long, env = "COFER_ENVIRONMENT_SOURCES", value_name = "DIR", value_delimiter = ',')]
+    #[serde(default)]
+    pub environment_sources: Vec<PathBuf>,
+
+    /// Offer environments also where others than this machine can reach them
+    #[arg(long, env = "COFER_EXPOSE_ENVIRONMENTS", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    pub expose_environments: Option<bool>,
 
     /// Address at which the world finds this server, such as `https://cofer.example.com` [default: where it listens]
     #[arg(long, env = "COFER_PUBLIC_URL", value_name = "URL")]
@@ -300,6 +311,7 @@ pub struct Settings {
     pub drain: Duration,
     pub hosting: HostingSettings,
     pub gateway: GatewaySettings,
+    pub environments: EnvironmentSettings,
     pub oauth: OauthSettings,
     pub confidential: Confidential,
 }
@@ -404,6 +416,7 @@ impl Settings {
         let listen =
             text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
         let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
+        let environments = EnvironmentSettings::decide(&flags, &file, &listen);
         let oauth = OauthSettings::decide(&flags, &file)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
@@ -449,6 +462,7 @@ impl Settings {
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
             hosting,
             gateway,
+            environments,
             oauth,
             confidential,
         };

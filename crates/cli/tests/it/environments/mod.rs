@@ -4,6 +4,7 @@
 //! with an engine; containers, networks, processes and worktrees that are left of it fail the test.
 
 mod acceptance;
+mod hostile;
 mod scenarios;
 
 use std::collections::HashMap;
@@ -173,8 +174,14 @@ impl Agent {
     }
 
     pub(crate) async fn say(&mut self, message: &Value) {
-        let line = format!("{message}\n");
-        self.stdin.as_mut().unwrap().write_all(line.as_bytes()).await.unwrap();
+        self.say_raw(message.to_string().as_bytes()).await;
+    }
+
+    /// One line, whatever it is.
+    pub(crate) async fn say_raw(&mut self, line: &[u8]) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line).await.unwrap();
+        stdin.write_all(b"\n").await.unwrap();
     }
 
     /// Sends a request and does not wait for its answer. Its id.
