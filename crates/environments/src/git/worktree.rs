@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::run::Git;
 use super::source::Source;
-use crate::error::{EnvError, Result};
+use crate::error::{EnvError, ErrorKind, Result};
+use crate::locks::{Hold, Lock};
 
 const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// How many folders with a repository of their own are left out, one after another, before a commit is given up.
@@ -63,14 +64,28 @@ impl Worktree {
     /// Makes the branch and checks it out.
     pub async fn add(&self, commit: &str) -> Result<()> {
         self.source.share_objects()?;
-        // What a killed Cofer left would make git choose another name.
-        remove_tree(&self.git_dir()).await.map_err(|error| EnvError::io("worktree", self.git_dir().display(), &error))?;
         let branch = format!("cofer/{}", self.id);
-        let before = ["worktree", "add", "--quiet", "-b", &branch, "--"];
-        let arguments =
-            before.iter().map(AsRef::as_ref).chain([self.path.as_os_str(), commit.as_ref()]);
-        self.source.bare_git().run("worktree", arguments).await?;
+        let before = ["worktree", "add", "--quiet", "--no-checkout", "-b", &branch, "--"];
+        let arguments = before.iter().map(AsRef::as_ref).chain([self.path.as_os_str(), commit.as_ref()]);
+        {
+            let _turn = self.alone_among_worktrees().await?;
+            // What a killed Cofer left would make git choose another name.
+            self.remove_git_dir().await?;
+            self.source.bare_git().run("worktree", arguments).await?;
+        }
+        self.git().run("worktree", ["reset", "--hard", "--quiet"]).await?;
         self.track(commit).await
+    }
+
+    /// Git looks at all worktrees when it adds one, and stumbles over one that is just being added or removed.
+    async fn alone_among_worktrees(&self) -> Result<Lock> {
+        Lock::take(&self.source.folder.join("worktrees.lock"), Hold::Alone, self.source.deadline()).await
+    }
+
+    async fn remove_git_dir(&self) -> Result<()> {
+        let folder = self.git_dir();
+        let failed = |error| EnvError::io("worktree", format_args!("{} cannot be removed", folder.display()), &error);
+        remove_tree(&folder).await.map_err(failed)
     }
 
     /// Whether there is a branch of this name, whatever else there is.
@@ -130,7 +145,7 @@ impl Worktree {
         if said.code != Some(0) {
             let advice = "read what git says; the files are as they were, and the next change is committed with them";
             let message = format!("git could not commit: {}", text.trim());
-            return Err(EnvError::new(crate::error::ErrorKind::Internal, "commit", message, advice));
+            return Err(EnvError::new(ErrorKind::Internal, "commit", message, advice));
         }
         let head = self.head().await?;
         self.track(&head).await?;
@@ -171,7 +186,7 @@ impl Worktree {
                 _ => {
                     let advice = "mend or remove what git names; the files stay as they are until then";
                     let message = format!("git could not take the files: {}", said.stderr);
-                    return Err(EnvError::new(crate::error::ErrorKind::Internal, "commit", message, advice));
+                    return Err(EnvError::new(ErrorKind::Internal, "commit", message, advice));
                 }
             }
         }
@@ -195,11 +210,9 @@ impl Worktree {
             }
             removed.push(self.path.clone());
         }
-        if self.git_dir().exists() {
-            // A worktree that git holds for locked would stay in its list.
-            remove_tree(&self.git_dir()).await.map_err(|error| {
-                EnvError::io("worktree", format_args!("{} cannot be removed", self.git_dir().display()), &error)
-            })?;
+        {
+            let _turn = self.alone_among_worktrees().await?;
+            self.remove_git_dir().await?;
         }
         for (git, reference) in [
             (self.source.bare_git(), self.branch()),

@@ -9,7 +9,6 @@ use super::{Place, git, on_each_engine};
 on_each_engine!(
     nothing_that_lies_in_a_worktree_runs_on_the_machine,
     file_tools_do_not_leave_the_worktree,
-    a_channel_that_was_tampered_with_harms_nobody_else,
     what_is_half_made_when_its_client_leaves_is_undone,
 );
 
@@ -69,7 +68,10 @@ async fn file_tools_do_not_leave_the_worktree(place: Place) {
     agent.leave().await;
 }
 
-async fn a_channel_that_was_tampered_with_harms_nobody_else(place: Place) {
+/// On Docker, because Podman keeps a process for minutes for each command that goes the long way.
+#[tokio::test]
+async fn a_channel_that_was_tampered_with_harms_nobody_else() {
+    let Some(place) = Place::new("docker").await else { return };
     let mut agent = place.agent().await;
     let (bad, good) = (agent.create().await, agent.create().await);
     agent.run(&bad, "rm -rf /.cofer/channel/*; mkdir -p /.cofer/channel/sock; ln -s /etc/passwd /.cofer/channel/log.0; true").await;
