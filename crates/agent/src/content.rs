@@ -8,7 +8,8 @@ use crate::rest::Rest;
 
 /// The API's own limit for one image, in base64.
 const IMAGE_BYTES_MAX: usize = 5 << 20;
-const IMAGES_MAX: usize = 20;
+/// Of all images of a result.
+const IMAGES_BYTES_MAX: usize = 10 << 20;
 const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
 
 /// A result of `tools/call`.
@@ -39,11 +40,11 @@ pub(crate) fn blocks(result: &RawValue, rest: &Rest) -> Vec<Block> {
     let Ok(result) = serde_json::from_str::<McpResult>(result.get()) else {
         return vec![Block::Text { text: rest.shown(result.get().to_owned(), &mut budget) }];
     };
-    let mut images_left = IMAGES_MAX;
+    let mut images_left = IMAGES_BYTES_MAX;
     let (mut blocks, mut beyond) = (Vec::new(), Vec::new());
     for part in result.content {
-        if let Some(image) = image(&part).filter(|_| images_left > 0) {
-            images_left -= 1;
+        if let Some(image) = image(&part, images_left) {
+            images_left -= part["data"].as_str().map_or(0, str::len);
             blocks.push(image);
             continue;
         }
@@ -70,12 +71,13 @@ pub(crate) fn text(text: impl Into<String>) -> Vec<Block> {
     vec![Block::Text { text: text.into() }]
 }
 
-/// An image that the API takes.
-fn image(part: &Value) -> Option<Block> {
+/// An image that the API takes, if there is room for it.
+fn image(part: &Value, bytes_left: usize) -> Option<Block> {
     let field = |name: &str| part.get(name).and_then(Value::as_str);
     let (media_type, data) = (field("mimeType")?, field("data")?);
-    let fits =
-        field("type")? == "image" && IMAGE_TYPES.contains(&media_type) && data.len() <= IMAGE_BYTES_MAX;
+    let fits = field("type")? == "image"
+        && IMAGE_TYPES.contains(&media_type)
+        && data.len() <= bytes_left.min(IMAGE_BYTES_MAX);
     fits.then(|| Block::Image {
         source: Source::Base64 { media_type: media_type.to_owned(), data: data.to_owned() },
     })

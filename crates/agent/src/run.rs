@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_model::{CallStatus, RunStatus, Speaker, Usage};
+use cofer_model::{CallStatus, Kind, RunStatus, Speaker, Usage};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use serde_json::json;
@@ -156,6 +156,18 @@ pub enum Failure {
     Model(#[from] ModelError),
     #[error("what was said could not be recorded: {0}")]
     Journal(String),
+    /// Told by whoever ends the process.
+    #[error("Cofer ended in the middle of this run; go on with it by its `run_id`")]
+    Interrupted,
+}
+
+impl Failure {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Model(_) => Kind::Upstream,
+            Self::Journal(_) | Self::Interrupted => Kind::Unavailable,
+        }
+    }
 }
 
 /// Those without whom there is no turn.

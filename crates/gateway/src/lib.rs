@@ -259,6 +259,11 @@ impl Gateway {
         refreshed
     }
 
+    /// Comes back when every call that has ended is recorded.
+    pub async fn recorded(&self) {
+        self.house.recorder.flush().await;
+    }
+
     /// Ends every conversation and every session, and writes down what is still to be.
     pub async fn stop(&self) {
         let projects: Vec<_> = self

@@ -19,6 +19,11 @@ pub struct Native {
 pub trait NativeHandler: Send + Sync + fmt::Debug {
     /// The result, as in `tools/call`.
     async fn call(&self, arguments: Option<&RawValue>) -> Box<RawValue>;
+
+    /// Whether its calls are for a person to see.
+    fn is_display(&self) -> bool {
+        false
+    }
 }
 
 /// A tool whose call is shown to the person, where there is one, and acknowledged to the model.
@@ -29,6 +34,10 @@ pub struct Display;
 impl NativeHandler for Display {
     async fn call(&self, _arguments: Option<&RawValue>) -> Box<RawValue> {
         text_result("shown to the user", false)
+    }
+
+    fn is_display(&self) -> bool {
+        true
     }
 }
 

@@ -12,6 +12,7 @@
 //! `http/error.rs`, something done now and then in `serve.rs`.
 
 mod admin;
+mod agents;
 mod app;
 mod auth;
 pub mod data_dir;

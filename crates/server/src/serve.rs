@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminError};
+use crate::agents::Agents;
 use crate::app::{App, Rooms};
 use crate::auth::Issued;
 use crate::data_dir::{DataDir, DataDirError};
@@ -121,6 +122,10 @@ pub async fn serve_with(
         return Err(error.into());
     }
     let issued = Issued::of(&settings.oauth, &base);
+    let key = settings.confidential.model_key.take();
+    let agents =
+        Arc::new(Agents::new(store.clone(), keyring.clone(), gateway.clone(), settings.agent.clone(), key));
+    agents.recover().await;
     let rooms = Rooms {
         store: store.clone(),
         keyring,
@@ -128,6 +133,7 @@ pub async fn serve_with(
         gateway: gateway.clone(),
         shelf,
         logins,
+        agents: agents.clone(),
         issued,
     };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
@@ -139,6 +145,7 @@ pub async fn serve_with(
     greet(&listener, &data_dir, app.settings.behind_proxy);
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(app.clone(), router(app.clone()), stop).await;
+    agents.stop().await;
     app.finish().await;
     gateway.stop().await;
     hosting.shut_down().await;
@@ -237,6 +244,7 @@ async fn tend(app: App, stop: CancellationToken) {
         app.metrics.run_upkeep();
         write_down_uses(&app).await;
         app.hosting.write_down_uses().await;
+        app.agents.tend().await;
     }
 }
 
