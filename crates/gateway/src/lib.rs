@@ -10,6 +10,8 @@
 //! Messages are carried, not re-typed: of a call only its name and its progress token are looked at. One server that is down, slow or
 //! mad costs its own callers their answer and nobody else anything.
 
+#[cfg(feature = "adk")]
+pub mod adk;
 pub mod alone;
 mod breaker;
 mod call;

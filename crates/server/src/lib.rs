@@ -14,6 +14,7 @@
 mod admin;
 mod agents;
 mod app;
+mod aside;
 mod auth;
 pub mod data_dir;
 pub mod declared;
@@ -30,6 +31,7 @@ mod serve;
 pub mod settings;
 pub mod telemetry;
 
+pub use aside::{Aside, AsideError};
 pub use cofer_sandbox::guard_main;
 pub use relay::relay;
 pub use serve::{StartError, serve, serve_with};

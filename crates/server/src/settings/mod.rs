@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use cofer_model::{Kind, UnknownWord};
+use cofer_model::{Kind, SecretName, UnknownWord};
 use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -284,6 +284,8 @@ pub struct Confidential {
     pub master_key: Option<MasterKey>,
     /// `COFER_MASTER_KEY_PREVIOUS`: the key before it. Secrets sealed with that are sealed anew at start.
     pub master_key_previous: Option<MasterKey>,
+    /// Secrets that the project `default` is to begin with.
+    pub secrets: Vec<(SecretName, SecretString)>,
     /// `ANTHROPIC_API_KEY`: for projects that have no secret of that name.
     pub model_key: Option<SecretString>,
     /// All of them as they were written, and the database's password: nothing of this may ever be logged.
@@ -308,7 +310,14 @@ impl Confidential {
             secret(name)?.map(parse).transpose()
         };
         let (master_key, master_key_previous) = (key("COFER_MASTER_KEY")?, key("COFER_MASTER_KEY_PREVIOUS")?);
-        Ok(Self { admin_token, master_key, master_key_previous, model_key, never_to_be_logged: seen })
+        Ok(Self {
+            admin_token,
+            master_key,
+            master_key_previous,
+            secrets: Vec::new(),
+            model_key,
+            never_to_be_logged: seen,
+        })
     }
 
     fn hide_password_of(&mut self, database: &str) {

@@ -1,7 +1,6 @@
 //! What a chat does: streams, calls, goes wrong, comes to its limits, is cancelled, goes on.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cofer_testkit::model_api::{ModelApi, Reply};
 use cofer_testkit::{until, until_seen};
@@ -71,22 +70,49 @@ async fn the_same_in_one_answer() {
 
 #[tokio::test]
 async fn several_tools_are_called_at_once_and_names_are_led_back() {
-    // Each waits for the other: called one after the other they would never answer.
-    let sleep = |id| (id, "a__sleep", json!({"ms": 400}));
-    let api =
-        ModelApi::scripted(vec![Reply::tools(&[sleep("t1"), sleep("t2"), sleep("t3")]), Reply::text("done")])
-            .await;
+    // The first answers only when a later one has been answered: one after the other they would not get far.
+    let api = ModelApi::scripted(vec![
+        Reply::tools(&[
+            ("t1", "a__out_of_order", json!({"text": "first"})),
+            ("t2", "a__echo", json!({"text": "second"})),
+            ("t3", "b__echo", json!({"text": "excluded"})),
+        ]),
+        Reply::text("done"),
+    ])
+    .await;
     let gate = gate(&api).await;
+    gate.app.patch("/api/v1/projects/default", &json!({"namespacing": "always"})).await;
     gate.misbehaving("a", &[]).await;
     gate.misbehaving("b", &[]).await;
-    let began = std::time::Instant::now();
-    let events = chat(&gate, &json!({"message": "hello", "tools": ["echo", "!b__*"]})).await;
-    assert_eq!(offered(&api.requests()[0]), Vec::<&str>::new(), "only b answers to echo, and b is excluded");
+    gate.misbehaving("odd", &["--only-fillers", "--tool-name", "read.file/v2 ü"]).await;
+    let tools = json!(["*echo", "*order", "odd__*", "!b__*"]);
+    let events = chat(&gate, &json!({"message": "hello", "tools": tools})).await;
+    let requests = api.requests();
+    assert_eq!(offered(&requests[0]), ["a__echo", "a__out_of_order", "odd__read_file_v2__"]);
     assert_eq!(events.all("tool_result").len(), 3);
-    assert!(began.elapsed() < Duration::from_secs(30));
-    let unknown: Vec<_> =
-        results(&api.requests()[1]).iter().map(|result| result["content"][0]["text"].clone()).collect();
-    assert_eq!(unknown, vec![json!("Unknown tool: a__sleep"); 3]);
+    let texts: Vec<_> =
+        results(&requests[1]).iter().map(|result| result["content"][0]["text"].clone()).collect();
+    assert_eq!(texts, ["first", "second", "Unknown tool: b__echo"]);
+    gate.stop().await;
+}
+
+#[tokio::test]
+async fn a_name_that_the_api_does_not_take_is_led_back() {
+    let odd = "read.file/v2 ü";
+    let api = ModelApi::start(move |request| match request["messages"].as_array().unwrap().len() {
+        1 => Reply::tool("t1", offered(request)[0], &json!({})),
+        _ => Reply::text("done"),
+    })
+    .await;
+    let gate = gate(&api).await;
+    gate.misbehaving("odd", &["--only-fillers", "--tool-name", odd]).await;
+    let events = chat(&gate, &hello()).await;
+    assert_eq!(offered(&api.requests()[0]), ["read_file_v2__"]);
+    assert_eq!(
+        (&events.one("tool_call")["name"], &events.one("tool_result")["status"]),
+        (&json!(odd), &json!("completed"))
+    );
+    assert!(results(&api.requests()[1])[0].to_string().contains("filled by odd"));
     gate.stop().await;
 }
 
@@ -95,9 +121,9 @@ async fn every_failure_of_a_tool_goes_back_to_the_model_and_is_no_failure_of_the
     let api = ModelApi::scripted(vec![
         Reply::tools(&[
             ("t1", "no_such_tool", json!({})),
-            ("t2", "rpc_error", json!({"code": -32000, "message": "not today"})),
-            ("t3", "is_error", json!({})),
-            ("t4", "exit", json!({"code": 3})),
+            ("t2", "error", json!({"code": -32000, "message": "not today"})),
+            ("t3", "tool_error", json!({"text": "burnt"})),
+            ("t4", "crash", json!({"exit_code": 3})),
         ]),
         Reply::text("Oh."),
     ])
@@ -112,7 +138,10 @@ async fn every_failure_of_a_tool_goes_back_to_the_model_and_is_no_failure_of_the
     for result in &results {
         assert_eq!(result["is_error"], true, "{result}");
     }
-    assert_eq!(results[0]["content"][0]["text"], "Unknown tool: no_such_tool");
+    let text = |at: usize| results[at]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(text(0), "Unknown tool: no_such_tool");
+    assert!(text(1).contains("not today") && text(2) == "burnt", "{results:?}");
+    assert!(text(3).contains("may have been executed"), "{results:?}");
     gate.stop().await;
 }
 
@@ -140,7 +169,7 @@ async fn what_a_display_tool_is_called_with_is_shown() {
 #[tokio::test]
 async fn a_big_result_is_cut_and_can_be_read_on() {
     let api = ModelApi::scripted(vec![
-        Reply::tool("t1", "big", &json!({"bytes": 300_000})),
+        Reply::tool("t1", "huge", &json!({"bytes": 300_000})),
         Reply::tool("t2", "read_rest", &json!({"result": 1, "offset": 65_536})),
         Reply::text("read"),
     ])
@@ -334,9 +363,7 @@ async fn hanging(gate: &Gate) -> String {
 
 #[tokio::test]
 async fn a_run_is_cancelled_and_its_tool_hears() {
-    let api =
-        ModelApi::scripted(vec![Reply::tool("t1", "sleep", &json!({"ms": 60_000})), Reply::text("woken")])
-            .await;
+    let api = ModelApi::scripted(vec![Reply::tool("t1", "hang", &json!({})), Reply::text("woken")]).await;
     let gate = gate(&api).await;
     gate.misbehaving("sleeper", &[]).await;
     // Its client has left by then: the run goes on.
@@ -356,7 +383,7 @@ async fn a_run_is_cancelled_and_its_tool_hears() {
     );
     let again = gate.app.post(&format!("{RUNS}/{id}/cancel"), &json!({})).await;
     assert_eq!((again.status, &again.json()["status"]), (200, &json!("cancelled")));
-    assert_eq!(gate.recorded("sleep").await["status"], "cancelled");
+    assert_eq!(gate.recorded("hang").await["status"], "cancelled");
     // And it goes on: the model hears that nobody knows.
     let events = chat(&gate, &json!({"run_id": id})).await;
     assert_eq!(events.one("done")["text"], "woken");

@@ -2,7 +2,10 @@
 
 mod approvals;
 mod conversation;
+mod crowds;
 mod records;
+mod scenarios;
+mod terminal;
 
 use cofer_testkit::app::Start;
 use cofer_testkit::model_api::ModelApi;
