@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn shown(result: Value) -> Value {
-        shown_within(1000, &result)
+    fn shown(result: &Value) -> Value {
+        shown_within(1000, result)
     }
 
     fn shown_within(bytes_max: usize, result: &Value) -> Value {
@@ -130,8 +130,8 @@ mod tests {
         let image = json!({"type": "image", "mimeType": "image/png", "data": "aGk="});
         let sent =
             json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}});
-        assert_eq!(shown(json!({"content": [text, image]})), json!([text, sent]));
-        let odd = shown(json!({"content": [
+        assert_eq!(shown(&json!({"content": [text, image]})), json!([text, sent]));
+        let odd = shown(&json!({"content": [
             {"type": "audio", "mimeType": "audio/wav", "data": "aGk="},
             {"type": "resource", "resource": {"uri": "a:b", "text": "inside"}},
             {"type": "image", "mimeType": "image/tiff", "data": "aGk="},
@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn structured_content_stands_in_where_there_is_no_other() {
         assert_eq!(
-            shown(json!({"content": [], "structuredContent": {"a": 1}})),
+            shown(&json!({"content": [], "structuredContent": {"a": 1}})),
             json!([{"type": "text", "text": "{\"a\":1}"}])
         );
-        assert_eq!(shown(json!({"content": [{"type": "text", "text": ""}]})), json!([]));
+        assert_eq!(shown(&json!({"content": [{"type": "text", "text": ""}]})), json!([]));
         assert_eq!(
-            shown(json!("no result at all")),
+            shown(&json!("no result at all")),
             json!([{"type": "text", "text": "\"no result at all\""}])
         );
     }

@@ -32,4 +32,4 @@ pub use retry::RetryRules;
 pub use run::{
     Asked, Call, Called, Event, Failure, Journal, Outcome, Person, Rules, Said, Tools, Wishes, World, run,
 };
-pub use talk::{Limits, Message, Role, transcript};
+pub use talk::{Blocks, Limits, Message, Role, transcript};

@@ -96,7 +96,9 @@ fn described(tool: &Tool) -> (String, Box<RawValue>) {
     if is_object && choices.is_empty() {
         return (tool.description.clone(), schema.clone());
     }
-    CHOICES.iter().for_each(|choice| _ = fields.remove(*choice));
+    for choice in CHOICES {
+        fields.remove(choice);
+    }
     fields.insert("type".to_owned(), raw("\"object\""));
     let mut description = tool.description.clone();
     if !choices.is_empty() {

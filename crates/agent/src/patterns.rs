@@ -5,10 +5,12 @@ use serde::Deserialize;
 const PATTERNS_MAX: usize = 256;
 const PATTERN_CHARS_MAX: usize = 256;
 
-/// `["git_*", "!git_push"]`. Without any that includes, everything is included; what is excluded stays so.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// `["git_*", "!git_push"]`. Where none includes, those that exclude are taken from everything; what is excluded stays so. An empty list means
+/// nothing, and no list ([`Patterns::default`]) everything.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<String>")]
 pub struct Patterns {
+    is_everything: bool,
     included: Vec<String>,
     excluded: Vec<String>,
 }
@@ -19,6 +21,12 @@ pub enum BadPattern {
     TooMany,
     #[error("a pattern has 1 to {PATTERN_CHARS_MAX} characters, `!` in front not counted")]
     Length,
+}
+
+impl Default for Patterns {
+    fn default() -> Self {
+        Self { is_everything: true, included: Vec::new(), excluded: Vec::new() }
+    }
 }
 
 impl TryFrom<Vec<String>> for Patterns {
@@ -39,6 +47,7 @@ impl TryFrom<Vec<String>> for Patterns {
             }
             list.push(pattern);
         }
+        patterns.is_everything = patterns.included.is_empty() && !patterns.excluded.is_empty();
         Ok(patterns)
     }
 }
@@ -50,7 +59,7 @@ impl Patterns {
         let any = |patterns: &[String]| {
             patterns.iter().any(|pattern| matches(pattern, name) || matches(pattern, &qualified))
         };
-        (self.included.is_empty() || any(&self.included)) && !any(&self.excluded)
+        (self.is_everything || any(&self.included)) && !any(&self.excluded)
     }
 
     /// Whether it is meant by its very name.
@@ -61,10 +70,6 @@ impl Patterns {
                     || pattern.strip_prefix(server).and_then(|rest| rest.strip_prefix("__")) == Some(name))
         };
         self.included.iter().any(is_it)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.included.is_empty() && self.excluded.is_empty()
     }
 }
 
@@ -94,7 +99,8 @@ mod tests {
 
     #[test]
     fn patterns_include_and_exclude() {
-        assert_eq!(meant(&[]), ["git_push", "git_status", "fetch"]);
+        assert_eq!(meant(&[]), Vec::<&str>::new());
+        assert!(Patterns::default().mean("box", "fetch"));
         assert_eq!(meant(&["git_*"]), ["git_push", "git_status"]);
         assert_eq!(meant(&["git_*", "!*push"]), ["git_status"]);
         assert_eq!(meant(&["!fetch"]), ["git_push", "git_status"]);

@@ -25,11 +25,14 @@ pub enum Role {
     Assistant,
 }
 
+/// The content of a message: JSON objects, to the letter.
+pub type Blocks = Vec<Box<RawValue>>;
+
 /// One message as the API takes it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Message {
     pub role: Role,
-    pub content: Vec<Box<RawValue>>,
+    pub content: Blocks,
 }
 
 /// What one turn may use.
@@ -110,7 +113,7 @@ impl Talk {
         }
     }
 
-    pub(crate) fn results(&mut self, content: Vec<Box<RawValue>>) -> Next {
+    pub(crate) fn results(&mut self, content: Blocks) -> Next {
         self.messages.push(Message { role: Role::User, content });
         self.next()
     }
@@ -158,7 +161,7 @@ const INTERRUPTED: &str =
 
 /// What was written down of a run, as the API takes it. A call without a result, because something ended in between, gets one that
 /// says so: it is never made again by us.
-pub fn transcript(said: Vec<(Speaker, Vec<Box<RawValue>>)>) -> Vec<Message> {
+pub fn transcript(said: Vec<(Speaker, Blocks)>) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut open: Vec<String> = Vec::new();
     for (speaker, content) in said {
@@ -182,7 +185,7 @@ fn close(messages: &mut Vec<Message>, open: &mut Vec<String>) {
     extend(messages, Role::User, refused);
 }
 
-fn extend(messages: &mut Vec<Message>, role: Role, content: Vec<Box<RawValue>>) {
+fn extend(messages: &mut Vec<Message>, role: Role, content: Blocks) {
     match messages.last_mut() {
         _ if content.is_empty() => {}
         Some(last) if last.role == role => last.content.extend(content),

@@ -1,5 +1,7 @@
 //! The loop against a model, tools, a journal and a person that are made up, on a clock that stands still.
 
+#![expect(clippy::unnecessary_wraps, reason = "a script is a list of answers and failures")]
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -34,7 +34,7 @@ impl Events {
             }
             match self.response.chunk().await? {
                 Some(chunk) if self.received.len() < EVENT_BYTES_MAX => {
-                    self.received.extend_from_slice(&chunk)
+                    self.received.extend_from_slice(&chunk);
                 }
                 _ => return Ok(None),
             }

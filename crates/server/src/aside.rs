@@ -106,7 +106,7 @@ impl Aside {
 
     /// Ends it, its servers with all their processes, and its directory.
     pub async fn end(self) {
-        const PATIENCE: Duration = Duration::from_secs(60);
+        const PATIENCE: Duration = Duration::from_mins(1);
         self.stop.cancel();
         if !matches!(tokio::time::timeout(PATIENCE, self.served).await, Ok(Ok(Ok(())))) {
             tracing::error!("the Cofer of this conversation did not end as it should");

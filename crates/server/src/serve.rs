@@ -97,7 +97,7 @@ pub async fn serve_with(
     providers: Providers,
 ) -> Result<(), StartError> {
     let stop = stop_on_signal()?;
-    serve_until(settings, telemetry, providers, stop, None).await
+    Box::pin(serve_until(settings, telemetry, providers, stop, None)).await
 }
 
 /// What a program that serves by the way hears when it does.
@@ -167,7 +167,7 @@ pub(crate) async fn serve_until(
     data_dir.announce(listener.url(), listener.certificate())?;
     match ready {
         Some(ready) => {
-            let (url, default_project) = (listener.url().to_owned(), hosting.default_project());
+            let (url, default_project) = (listener.url().clone(), hosting.default_project());
             let _ = ready.send(Ready { url, gateway: gateway.clone(), default_project });
         }
         None => greet(&listener, &data_dir, app.settings.behind_proxy),

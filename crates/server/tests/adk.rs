@@ -1,7 +1,5 @@
 //! The example for the Agent Development Kit, run as anybody would run it.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::process::Command;
 
 use cofer_testkit::leaks::Leaks;

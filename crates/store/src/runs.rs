@@ -4,7 +4,7 @@ use cofer_model::{MessageId, Moment, ProjectId, RunFilter, RunId, RunMessage, Ru
 use uuid::Uuid;
 
 use crate::codec::Stored;
-use crate::database::{Store, on_each, rows_changed_on_each};
+use crate::database::{Pool, STATEMENT_DEADLINE, Store, on_each, rows_changed_on_each, within};
 use crate::failure::{StoreError, without_nul};
 
 /// So many are dropped by one statement, with all that hangs on them.
@@ -206,10 +206,26 @@ impl Store {
         .map(drop)
     }
 
-    /// Says that a run is still under way.
-    pub async fn touch_run(&self, id: RunId, now: Moment) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE kb.agent_runs SET updated_at = $2 WHERE id = $1 AND status = 'running'";
-        rows_changed_on_each!(self, sqlx::query(SQL).bind(Stored(id.0)).bind(Stored(now))).map(drop)
+    /// Says that these runs are still under way.
+    pub async fn touch_runs(&self, ids: &[RunId], now: Moment) -> Result<(), StoreError> {
+        const ALL: &str =
+            "UPDATE kb.agent_runs SET updated_at = $2 WHERE id = ANY($1) AND status = 'running'";
+        const ONE: &str = "UPDATE kb.agent_runs SET updated_at = $2 WHERE id = $1 AND status = 'running'";
+        self.check_file()?;
+        match &self.pool {
+            Pool::Postgres(db) => {
+                let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+                let touch = sqlx::query(ALL).bind(ids).bind(Stored(now)).execute(db);
+                within(STATEMENT_DEADLINE, touch).await?;
+            }
+            Pool::Sqlite(db) => {
+                for id in ids {
+                    let touch = sqlx::query(ONE).bind(Stored(id.0)).bind(Stored(now)).execute(db);
+                    within(STATEMENT_DEADLINE, touch).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Ends runs of which nobody has heard since this moment: whoever had them is gone. Says how many.

@@ -12,7 +12,7 @@
 //! ```
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -39,6 +39,9 @@ pub struct Heard {
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Value,
+    pub at: Instant,
+    /// When the first and the last byte of the answer had been written.
+    pub answered: Option<(Instant, Instant)>,
 }
 
 impl Heard {
@@ -249,10 +252,13 @@ async fn serve(stream: TcpStream, heard: Arc<Mutex<Vec<Heard>>>, script: Arc<Scr
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await {
         let reply = script(&request.body);
-        heard.lock().expect("not poisoned").push(request);
-        if write(stream.get_mut(), reply).await.is_none() {
-            return;
-        }
+        let number = {
+            let mut heard = heard.lock().expect("not poisoned");
+            heard.push(request);
+            heard.len() - 1
+        };
+        let Some(answered) = write(stream.get_mut(), reply).await else { return };
+        heard.lock().expect("not poisoned")[number].answered = Some(answered);
     }
 }
 
@@ -278,17 +284,20 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Heard> {
     assert!(length <= BODY_BYTES_MAX, "a request of {length} bytes");
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    Some(Heard { headers, body: serde_json::from_slice(&body).expect("JSON") })
+    let body = serde_json::from_slice(&body).expect("JSON");
+    Some(Heard { headers, body, at: Instant::now(), answered: None })
 }
 
-/// `None` when the connection is not to be used again.
-async fn write(stream: &mut TcpStream, reply: Reply) -> Option<()> {
-    tokio::time::sleep(reply.before).await;
+/// When the first and the last byte had been written; `None` when the connection is not to be used again.
+async fn write(stream: &mut TcpStream, reply: Reply) -> Option<(Instant, Instant)> {
+    if !reply.before.is_zero() {
+        tokio::time::sleep(reply.before).await;
+    }
     let headers: String =
         reply.headers.iter().map(|(name, value)| [name, ": ", value, "\r\n"].concat()).collect();
     let head = format!("HTTP/1.1 {} Scripted\r\ntransfer-encoding: chunked\r\n{headers}\r\n", reply.status);
     let (mut written, parts) = (0, reply.parts.len());
-    let mut head = Some(head);
+    let (mut head, mut first) = (Some(head), None);
     for (at, part) in reply.parts.iter().enumerate() {
         if let Some((gate, _)) = reply.gate.as_ref().filter(|(_, left)| at + left == parts) {
             gate.acquire().await.ok()?.forget();
@@ -306,7 +315,12 @@ async fn write(stream: &mut TcpStream, reply: Reply) -> Option<()> {
         }
         bytes.extend_from_slice(b"\r\n");
         stream.write_all(&bytes).await.ok()?;
-        tokio::time::sleep(reply.between).await;
+        first.get_or_insert_with(Instant::now);
+        if !reply.between.is_zero() {
+            tokio::time::sleep(reply.between).await;
+        }
     }
-    stream.write_all(b"0\r\n\r\n").await.ok()
+    let last = Instant::now();
+    stream.write_all(b"0\r\n\r\n").await.ok()?;
+    Some((first.unwrap_or(last), last))
 }

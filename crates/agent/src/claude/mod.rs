@@ -219,9 +219,10 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ModelError {
         Some("true") => true,
         _ => passes,
     };
-    let trouble = match passes {
-        true => Trouble::Passing { retry_after: retry_after.map(Duration::from_secs_f64) },
-        false => Trouble::Lasting,
+    let trouble = if passes {
+        Trouble::Passing { retry_after: retry_after.map(Duration::from_secs_f64) }
+    } else {
+        Trouble::Lasting
     };
     ModelError { message: format!("the model's API answered {}{words}", status.as_u16()), trouble }
 }

@@ -297,11 +297,11 @@ mod tests {
         format!("event: {}\r\ndata: {data}\r\n\r\n", data["type"].as_str().unwrap())
     }
 
-    fn start(index: usize, block: Value) -> String {
+    fn start(index: usize, block: &Value) -> String {
         event(&json!({"type": "content_block_start", "index": index, "content_block": block}))
     }
 
-    fn delta(index: usize, delta: Value) -> String {
+    fn delta(index: usize, delta: &Value) -> String {
         event(&json!({"type": "content_block_delta", "index": index, "delta": delta}))
     }
 
@@ -327,18 +327,18 @@ mod tests {
         [
             event(&json!({"type": "message_start", "message": {"id": "m", "usage": usage}})),
             event(&json!({"type": "ping"})),
-            start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
-            delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
-            delta(0, json!({"type": "signature_delta", "signature": "s1"})),
+            start(0, &json!({"type": "thinking", "thinking": "", "signature": ""})),
+            delta(0, &json!({"type": "thinking_delta", "thinking": "hm"})),
+            delta(0, &json!({"type": "signature_delta", "signature": "s1"})),
             event(&json!({"type": "content_block_stop", "index": 0})),
-            start(1, json!({"type": "text", "text": ""})),
-            delta(1, json!({"type": "text_delta", "text": "Let me "})),
-            delta(1, json!({"type": "text_delta", "text": "löök"})),
-            delta(1, json!({"type": "of_tomorrow", "x": 1})),
-            start(2, json!({"type": "tool_use", "id": "t1", "name": "read", "input": {}})),
-            delta(2, json!({"type": "input_json_delta", "partial_json": "{\"n\": 123456789012345678"})),
-            delta(2, json!({"type": "input_json_delta", "partial_json": "90123}"})),
-            start(3, json!({"type": "tool_use", "id": "t2", "name": "list", "input": {}})),
+            start(1, &json!({"type": "text", "text": ""})),
+            delta(1, &json!({"type": "text_delta", "text": "Let me "})),
+            delta(1, &json!({"type": "text_delta", "text": "löök"})),
+            delta(1, &json!({"type": "of_tomorrow", "x": 1})),
+            start(2, &json!({"type": "tool_use", "id": "t1", "name": "read", "input": {}})),
+            delta(2, &json!({"type": "input_json_delta", "partial_json": "{\"n\": 123456789012345678"})),
+            delta(2, &json!({"type": "input_json_delta", "partial_json": "90123}"})),
+            start(3, &json!({"type": "tool_use", "id": "t2", "name": "list", "input": {}})),
             event(&json!({"type": "event_of_tomorrow"})),
             end("tool_use"),
         ]
@@ -371,8 +371,8 @@ mod tests {
     #[test]
     fn an_input_that_is_no_json_is_told_to_the_model_and_spoils_nothing() {
         for text in ["{\"a\":", "[1]", "\"x\""] {
-            let stream = start(0, json!({"type": "tool_use", "id": "t", "name": "n", "input": {}}))
-                + &delta(0, json!({"type": "input_json_delta", "partial_json": text}))
+            let stream = start(0, &json!({"type": "tool_use", "id": "t", "name": "n", "input": {}}))
+                + &delta(0, &json!({"type": "input_json_delta", "partial_json": text}))
                 + &end("tool_use");
             let answer = read(&stream, usize::MAX).0.unwrap().unwrap();
             assert!(answer.tool_uses[0].input.is_err(), "{text}");
@@ -396,8 +396,8 @@ mod tests {
     fn nonsense_is_an_error_and_never_a_panic() {
         for stream in [
             "data: {\n\n".to_owned(),
-            start(7, json!({})),
-            delta(0, json!({"type": "text_delta", "text": "x"})),
+            start(7, &json!({})),
+            delta(0, &json!({"type": "text_delta", "text": "x"})),
             event(&json!({"type": "message_stop"})),
         ] {
             assert!(read(&stream, usize::MAX).0.is_err(), "{stream}");

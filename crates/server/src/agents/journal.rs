@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_agent::{Journal, Said};
+use cofer_agent::{Blocks, Journal, Said};
 use cofer_model::mask::Mask;
 use cofer_model::{MessageId, Moment, RunId, RunMessage, Speaker};
 use cofer_store::{RunProgress, Store};
-use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::http::error::chain;
@@ -72,7 +71,7 @@ impl Writer {
             let (mut messages, mut waiting) = (Vec::new(), Vec::new());
             for entry in entries.drain(..) {
                 match entry {
-                    Entry::Said(said, at) => messages.push(self.message(said, at)),
+                    Entry::Said(said, at) => messages.push(self.message(&said, at)),
                     Entry::Settled(done) => waiting.push(done),
                 }
             }
@@ -85,7 +84,7 @@ impl Writer {
         }
     }
 
-    fn message(&mut self, said: Said, created_at: Moment) -> RunMessage {
+    fn message(&mut self, said: &Said, created_at: Moment) -> RunMessage {
         let content = said.content.iter().map(|block| block.get()).collect::<Vec<_>>().join(",");
         let content = format!("[{content}]");
         let position = self.place.position;
@@ -121,6 +120,6 @@ impl Writer {
 }
 
 /// The blocks of a message that was kept.
-pub(super) fn blocks(content: &str) -> Vec<Box<RawValue>> {
+pub(super) fn blocks(content: &str) -> Blocks {
     serde_json::from_str(content).unwrap_or_default()
 }

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_agent::{
-    Asked, Claude, Event, Failure, Journal, Limits, Message, Outcome, Patterns, Person, Said, Wishes, World,
+    Asked, Blocks, Claude, Event, Failure, Journal, Limits, Message, Outcome, Patterns, Person, Said, Wishes,
+    World,
 };
 use cofer_gateway::{Caller, Gateway, Project};
 use cofer_model::mask::Mask;
 use cofer_model::{Kind, Moment, ProjectId, RunId, RunRecord, RunStatus, SecretName, Speaker, Usage};
 use cofer_store::{RunProgress, Store};
 use secrecy::SecretString;
-use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,8 +46,8 @@ const KEY_NAME: &str = "ANTHROPIC_API_KEY";
 /// More was never said in one run.
 const MESSAGES_MAX: u32 = 100_000;
 /// How often a run says that it is still under way, and after how long one that does not is taken to be gone.
-const HEARTBEAT: Duration = Duration::from_secs(20);
-const SILENT_AFTER: Duration = Duration::from_secs(90);
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const SILENT_AFTER: Duration = Duration::from_secs(35);
 const FORGET_EVERY: Duration = Duration::from_hours(1);
 /// How long runs may take to write down that they were stopped.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ pub struct Live {
 #[derive(Debug)]
 pub struct Turn {
     pub project: Arc<Project>,
-    pub said: Vec<(Speaker, Vec<Box<RawValue>>)>,
+    pub said: Vec<(Speaker, Blocks)>,
     pub model: Option<String>,
     pub system: Option<String>,
     pub resume: Option<RunId>,
@@ -153,7 +153,9 @@ impl Agents {
     async fn model(&self, project: ProjectId) -> Result<(Claude, Mask), ApiError> {
         let secrets = self.keyring.open_secrets(project).await?;
         let mut mask = Mask::default();
-        secrets.values().for_each(|secret| mask.hide(secret));
+        for secret in secrets.values() {
+            mask.hide(secret);
+        }
         let name = SecretName::try_from(KEY_NAME.to_owned()).ok();
         let own = name.and_then(|name| secrets.get(&name).cloned());
         let Some(key) = own.or_else(|| self.key.clone()) else {
@@ -247,11 +249,7 @@ impl Agents {
     }
 
     /// One that is there, set going again, and what was said in it.
-    async fn resumed(
-        &self,
-        id: RunId,
-        turn: &Turn,
-    ) -> Result<(RunRecord, Vec<(Speaker, Vec<Box<RawValue>>)>), ApiError> {
+    async fn resumed(&self, id: RunId, turn: &Turn) -> Result<(RunRecord, Vec<(Speaker, Blocks)>), ApiError> {
         let found = self.store.run(turn.project.id, id).await?;
         let mut run = found.ok_or_else(|| no_such_run(id))?;
         let messages = self.store.run_messages(id, 0, MESSAGES_MAX).await?;
@@ -333,7 +331,7 @@ impl Agents {
             Ok(0) => {}
             Ok(runs) => tracing::info!("{runs} runs were interrupted by the end of a Cofer"),
             Err(error) => {
-                tracing::warn!("runs that were interrupted still read as running: {}", chain(&error))
+                tracing::warn!("runs that were interrupted still read as running: {}", chain(&error));
             }
         }
     }
@@ -353,7 +351,7 @@ impl Agents {
             }
             (beats, forgets)
         };
-        if beats {
+        if beats && self.store.is_shared() {
             self.beat().await;
         }
         if let Some(keep_for) = self.settings.keep_for.filter(|_| forgets)
@@ -363,17 +361,13 @@ impl Agents {
         }
     }
 
+    /// Where others share the database, they know by this that a run is not for them to end.
     async fn beat(&self) {
-        let now = Moment::now();
         let live: Vec<RunId> = self.live().keys().copied().collect();
-        for id in live {
-            if let Err(error) = self.store.touch_run(id, now).await {
-                tracing::debug!("run {id} could not say that it is under way: {}", chain(&error));
-            }
+        if let Err(error) = self.store.touch_runs(&live, Moment::now()).await {
+            tracing::debug!("runs could not say that they are under way: {}", chain(&error));
         }
-        if self.store.is_shared() {
-            self.recover().await;
-        }
+        self.recover().await;
     }
 
     async fn forget(&self, before: Moment) -> Result<(), cofer_store::StoreError> {

@@ -77,6 +77,7 @@ pub struct AgentRun {
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
+#[expect(clippy::struct_field_names, reason = "the contract names its fields")]
 pub struct Approval {
     approval_id: Uuid,
     name: String,

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use cofer_agent::{Event, Limits, Patterns};
+use cofer_agent::{Blocks, Event, Limits, Patterns};
 use cofer_model::{CallStatus, Reference, RunId, RunStatus, Speaker, Usage};
 use futures_util::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
@@ -155,7 +155,7 @@ fn wants_json(headers: &HeaderMap) -> bool {
 }
 
 /// What was sent, as blocks.
-fn said(chat: &Chat) -> Result<Vec<(Speaker, Vec<Box<RawValue>>)>, ApiError> {
+fn said(chat: &Chat) -> Result<Vec<(Speaker, Blocks)>, ApiError> {
     let messages = match (&chat.message, &chat.messages) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("messages", "give `message` or `messages`, not both"));
@@ -200,7 +200,7 @@ fn said(chat: &Chat) -> Result<Vec<(Speaker, Vec<Box<RawValue>>)>, ApiError> {
     said
 }
 
-fn blocks(content: &RawValue) -> Option<Vec<Box<RawValue>>> {
+fn blocks(content: &RawValue) -> Option<Blocks> {
     if content.get().starts_with('"') {
         let text: String = serde_json::from_str(content.get()).ok()?;
         return (!text.trim().is_empty()).then(|| vec![text_block(&text)]);
@@ -354,7 +354,7 @@ struct Shown {
 
 fn event(name: &str, data: &impl Serialize) -> Sent {
     // JSON has no line breaks but in texts, where they are escaped.
-    let data = serde_json::to_string(data).unwrap_or_default().replace('\n', " ").replace('\r', " ");
+    let data = serde_json::to_string(data).unwrap_or_default().replace(['\n', '\r'], " ");
     Sent::default().event(name).data(data)
 }
 

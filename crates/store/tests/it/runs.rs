@@ -120,7 +120,7 @@ async fn a_run_ends_once(bed: Bed) {
 async fn runs_of_which_nobody_hears_any_more_are_ended(bed: Bed) {
     let web = project(&bed, "web").await;
     let (silent, alive) = (made(&bed, run(web, 0)).await, made(&bed, run(web, 0)).await);
-    bed.store.touch_run(alive.id, moment(100)).await.unwrap();
+    bed.store.touch_runs(&[alive.id], moment(100)).await.unwrap();
     assert_eq!(bed.store.end_silent_runs(moment(50), "gone", moment(110)).await.unwrap(), 1);
     let silent = bed.store.run(web, silent.id).await.unwrap().unwrap();
     assert_eq!((silent.status, silent.error.as_deref()), (RunStatus::Failed, Some("gone")));

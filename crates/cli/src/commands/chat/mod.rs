@@ -140,7 +140,7 @@ impl Chat {
         match format {
             Format::Json => format.print(&done, String::new)?,
             Format::Text => {
-                print_line(&crate::output::harmless_lines(done["text"].as_str().unwrap_or_default()))?
+                print_line(&crate::output::harmless_lines(done["text"].as_str().unwrap_or_default()))?;
             }
         }
         ended_well(&done)
@@ -221,11 +221,9 @@ fn from_stdin() -> Result<String, Failure> {
 
 /// A script wants to know whether it can rely on what was printed.
 fn ended_well(done: &Value) -> Result<(), Failure> {
-    match done["status"].as_str() {
-        Some("completed") => Ok(()),
-        _ => {
-            let (status, reason) = (&done["status"], &done["reason"]);
-            Err(Failure::new(Kind::Upstream, format!("the answer is not complete: {status} ({reason})")))
-        }
+    if done["status"] == "completed" {
+        return Ok(());
     }
+    let (status, reason) = (&done["status"], &done["reason"]);
+    Err(Failure::new(Kind::Upstream, format!("the answer is not complete: {status} ({reason})")))
 }
