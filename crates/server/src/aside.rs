@@ -2,6 +2,8 @@
 //! directory that goes with it. `cofer chat --servers` talks to one.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,9 @@ use crate::settings::{Layer, Settings, SettingsError};
 use crate::telemetry::Telemetry;
 
 const DRAIN_MS: u64 = 500;
+const PREFIX: &str = "cofer-aside-";
+/// One that is younger may be somebody's who has just made it.
+const LEFT_BEHIND_AFTER: Duration = Duration::from_mins(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AsideError {
@@ -68,7 +73,10 @@ impl Aside {
         variable: impl Fn(&str) -> Option<OsString>,
         telemetry: Telemetry,
     ) -> Result<Self, AsideError> {
-        let dir = tempfile::Builder::new().prefix("cofer-").tempdir().map_err(AsideError::Directory)?;
+        sweep();
+        let for_this_user = Permissions::from_mode(0o700);
+        let made = tempfile::Builder::new().prefix(PREFIX).permissions(for_this_user).tempdir();
+        let dir = made.map_err(AsideError::Directory)?;
         let text =
             |name: &str| variable(name).and_then(|value| value.into_string().ok()).filter(|v| !v.is_empty());
         let layer = Layer {
@@ -110,6 +118,20 @@ impl Aside {
         self.stop.cancel();
         if !matches!(tokio::time::timeout(PATIENCE, self.served).await, Ok(Ok(Ok(())))) {
             tracing::error!("the Cofer of this conversation did not end as it should");
+        }
+    }
+}
+
+/// Removes the directories of those that were killed before they could.
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
+        let age =
+            entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed().unwrap_or_default());
+        let is_old = age.is_ok_and(|age| age > LEFT_BEHIND_AFTER);
+        if is_old && data_dir::running(&entry.path()).is_none() {
+            // Somebody else's, or gone meanwhile: either way not for us.
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }

@@ -38,6 +38,7 @@ use crate::http::ApiError;
 use crate::http::error::chain;
 use crate::keyring::KeyRing;
 use crate::settings::AgentSettings;
+use crate::telemetry::metrics;
 use journal::{Place, StoredJournal};
 use outlet::{Outlet, outlet};
 use tools::ProjectTools;
@@ -190,6 +191,7 @@ impl Agents {
             over: watch::Sender::new(false),
         });
         all.insert(id, live.clone());
+        metrics::run_began();
         Ok(LivePlace { agents: self.clone(), id, live })
     }
 
@@ -288,6 +290,7 @@ impl Agents {
         if let Err(error) = ended.await {
             tracing::error!(run.id = %id, "the end of run {id} could not be recorded: {}", chain(&error));
         }
+        metrics::run_ended(outcome.status);
         live.outlet.tell(Told::Done(Ended { run: id, outcome }));
     }
 
@@ -409,6 +412,7 @@ struct LivePlace {
 impl Drop for LivePlace {
     fn drop(&mut self) {
         self.agents.live().remove(&self.id);
+        metrics::run_left();
         self.live.over.send_replace(true);
     }
 }

@@ -1,7 +1,9 @@
 //! What a person types: lines with editing and a history on a terminal, plain lines otherwise. Reading is done by a thread, so that
 //! nothing else has to wait for a person.
 
+use std::fs::DirBuilder;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use cofer_model::Kind;
@@ -46,6 +48,7 @@ impl Input {
             let _ = editor.add_history_entry(text.as_str());
             if let Some(history) = self.history.as_ref().filter(|_| std::io::stdin().is_terminal()) {
                 // A conversation without a history is still one.
+                let _ = history.parent().map(|dir| DirBuilder::new().recursive(true).mode(0o700).create(dir));
                 let _ = editor.save_history(history);
             }
         }

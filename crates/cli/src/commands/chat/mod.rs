@@ -77,12 +77,14 @@ struct Partner {
 impl Chat {
     pub async fn run(self, format: Format) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
+        let mut hang_up = signal(SignalKind::hangup()).map_err(Failure::internal)?;
         let conversation =
             async { if self.print { self.answer_once(format).await } else { self.converse().await } };
         tokio::select! {
             ended = conversation => ended,
             // What was started for the conversation ends with it.
-            _ = terminate.recv() => Err(Failure::new(Kind::Upstream, "told to stop")),
+            _ = terminate.recv() => Err(told_to_stop()),
+            _ = hang_up.recv() => Err(told_to_stop()),
         }
     }
 
@@ -129,9 +131,8 @@ impl Chat {
         let partner = self.partner().await?;
         let mut body = self.wishes();
         body["message"] = json!(message);
-        body["run_id"] = json!(self.run);
-        if self.run.is_none() {
-            body.as_object_mut().map(|body| body.remove("run_id"));
+        if let Some(run) = &self.run {
+            body["run_id"] = json!(run);
         }
         let turn = Turn { client: &partner.client, project: &partner.project, input: None };
         let done = turn.run(&body).await;
@@ -147,60 +148,69 @@ impl Chat {
     }
 
     async fn converse(self) -> Result<(), Failure> {
-        let mut input = Input::open();
         shown::greeting();
-        let (mut partner, mut run) = (None::<Partner>, self.run.clone());
-        let mut first = self.message.clone();
-        let ended = loop {
-            let message = match first.take() {
-                Some(message) => message,
-                None => match input.message().await {
-                    Ok(Line::Text(text)) if ["/exit", "/quit"].contains(&text.trim()) => break Ok(()),
-                    Ok(Line::Text(text)) if text.trim().is_empty() => continue,
-                    Ok(Line::Text(text)) => text,
-                    Ok(Line::Interrupted) => {
-                        shown::hint("(end with Ctrl-D or /exit)");
-                        continue;
-                    }
-                    Ok(Line::End) => break Ok(()),
-                    Err(failure) => break Err(failure),
-                },
-            };
-            // Only now: nothing is started for a conversation that never begins.
-            let with = match &partner {
-                Some(partner) => partner,
-                None => match self.partner().await {
-                    Ok(made) => partner.insert(made),
-                    Err(failure) => break Err(failure),
-                },
-            };
-            let mut body = self.wishes();
-            body["message"] = json!(message);
-            if let Some(run) = &run {
-                body["run_id"] = json!(run);
-            }
-            let turn = Turn { client: &with.client, project: &with.project, input: Some(&mut input) };
-            match turn.run(&body).await {
-                Ok(done) => {
-                    run = done["run_id"].as_str().map(ToOwned::to_owned).or(run);
-                    shown::ending(&done);
-                }
-                Err(failure) if failure.kind == Kind::Unavailable => break Err(failure),
-                Err(failure) => {
-                    run =
-                        failure.details.get("run_id").and_then(Value::as_str).map(ToOwned::to_owned).or(run);
-                    shown::trouble(&failure.message);
-                }
-            }
-        };
-        if let Some(partner) = partner {
+        let mut talk = Talk { input: Input::open(), partner: None, run: self.run.clone() };
+        let ended = self.talk(&mut talk).await;
+        if let Some(partner) = talk.partner {
             partner.end().await;
         }
-        if let Some(run) = run.filter(|_| self.servers.is_none() && ended.is_ok()) {
+        if let Some(run) = talk.run.filter(|_| self.servers.is_none() && ended.is_ok()) {
             shown::hint(&format!("go on with: cofer chat --run {run}"));
         }
         ended
     }
+
+    async fn talk(&self, talk: &mut Talk) -> Result<(), Failure> {
+        let mut first = self.message.clone();
+        loop {
+            let line = match first.take() {
+                Some(message) => Line::Text(message),
+                None => talk.input.message().await?,
+            };
+            match line {
+                Line::Text(text) if ["/exit", "/quit"].contains(&text.trim()) => return Ok(()),
+                Line::Text(text) if text.trim().is_empty() => {}
+                Line::Text(text) => self.turn(talk, &text).await?,
+                Line::Interrupted => shown::hint("(end with Ctrl-D or /exit)"),
+                Line::End => return Ok(()),
+            }
+        }
+    }
+
+    /// One message and what comes of it. What goes wrong with it ends the conversation only if there is nobody to talk to any more.
+    async fn turn(&self, talk: &mut Talk, message: &str) -> Result<(), Failure> {
+        // Only now: nothing is started for a conversation that never begins.
+        let with = match talk.partner.take() {
+            Some(partner) => talk.partner.insert(partner),
+            None => talk.partner.insert(self.partner().await?),
+        };
+        let mut body = self.wishes();
+        body["message"] = json!(message);
+        if let Some(run) = &talk.run {
+            body["run_id"] = json!(run);
+        }
+        let turn = Turn { client: &with.client, project: &with.project, input: Some(&mut talk.input) };
+        let run = match turn.run(&body).await {
+            Ok(done) => {
+                shown::ending(&done);
+                done["run_id"].as_str().map(ToOwned::to_owned)
+            }
+            Err(failure) if failure.kind == Kind::Unavailable => return Err(failure),
+            Err(failure) => {
+                shown::trouble(&failure.message);
+                failure.details.get("run_id").and_then(Value::as_str).map(ToOwned::to_owned)
+            }
+        };
+        talk.run = run.or(talk.run.take());
+        Ok(())
+    }
+}
+
+/// A conversation under way.
+struct Talk {
+    input: Input,
+    partner: Option<Partner>,
+    run: Option<String>,
 }
 
 impl Partner {
@@ -209,6 +219,10 @@ impl Partner {
             aside.end().await;
         }
     }
+}
+
+fn told_to_stop() -> Failure {
+    Failure::new(Kind::Upstream, "told to stop")
 }
 
 fn from_stdin() -> Result<String, Failure> {

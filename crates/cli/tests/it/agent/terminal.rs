@@ -255,10 +255,12 @@ async fn servers_of_a_conversation_start_with_its_first_message_once_and_end_wit
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_killed_leaves_no_server_behind() {
+async fn a_conversation_that_is_killed_leaves_no_server_behind_and_its_directory_not_for_long() {
     let leaks = Leaks::watch_processes().adopt_orphans().settle_for(Duration::from_secs(30));
     let api = ModelApi::start(|_| Reply::text("Well.")).await;
     let start = alone(&api);
+    let temporary = start.path().display().to_string();
+    let start = start.variable("TMPDIR", temporary);
     let journal = start.path().join("journal");
     let servers =
         file(&start, &json!({"mcpServers": {"kitchen": server(&journal, &["--detached-children", "1"])}}));
@@ -266,5 +268,15 @@ async fn a_conversation_that_is_killed_leaves_no_server_behind() {
     terminal.types("hello").await;
     assert_eq!(terminal.line().await, "Well.");
     terminal.child.kill().await.unwrap();
+    let left = || -> Vec<_> {
+        let entries = std::fs::read_dir(start.path()).unwrap().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.display().to_string().contains("cofer-aside-")).collect()
+    };
+    assert_eq!(left().len(), 1);
+    // Somebody who comes much later clears it away.
+    let long_ago = std::time::SystemTime::now() - Duration::from_hours(1);
+    std::fs::File::open(&left()[0]).unwrap().set_modified(long_ago).unwrap();
+    printed(&start, &servers, "hello").await;
+    assert!(left().is_empty(), "{:?}", left());
     leaks.assert_none();
 }
