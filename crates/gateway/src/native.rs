@@ -26,6 +26,11 @@ pub struct Native {
 pub trait NativeHandler: Send + Sync + fmt::Debug {
     /// The result, as in `tools/call`. Dropping it calls it off.
     async fn call(&self, call: NativeCall<'_>) -> Box<RawValue>;
+
+    /// Whether its calls are for a person to see.
+    fn is_display(&self) -> bool {
+        false
+    }
 }
 
 /// One call of a native tool.
@@ -65,6 +70,10 @@ pub struct Display;
 impl NativeHandler for Display {
     async fn call(&self, _call: NativeCall<'_>) -> Box<RawValue> {
         text_result("shown to the user", false)
+    }
+
+    fn is_display(&self) -> bool {
+        true
     }
 }
 
