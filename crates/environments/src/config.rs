@@ -12,7 +12,7 @@ use crate::error::{EnvError, Result};
 use crate::files::WORKDIR;
 use crate::git::Source;
 
-const OWN: &str = ".cofer/environment.json";
+pub(crate) const OWN: &str = ".cofer/environment.json";
 const CONTAINER_USE: &str = ".container-use/environment.json";
 const DEV_CONTAINERS: [&str; 2] = [".devcontainer/devcontainer.json", ".devcontainer.json"];
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -89,7 +89,7 @@ impl EnvironmentConfig {
         Ok((Self::default(), Vec::new()))
     }
 
-    fn parse(path: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(path: &str, bytes: &[u8]) -> Result<Self> {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
         let config: Self = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(path, &error))?;
         config.check()?;

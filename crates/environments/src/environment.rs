@@ -108,7 +108,8 @@ impl Environment {
         self.home.save(&self.state)
     }
 
-    async fn summary(&self) -> Result<Summary> {
+    /// What people want to see of it.
+    pub async fn summary(&self) -> Result<Summary> {
         let range = format!("{}..{}", self.state.base, self.worktree.tracking_ref());
         let git = self.source.git();
         let (count, changed, running) = tokio::join!(
@@ -210,6 +211,12 @@ impl Environment {
 
     pub async fn diff(&self) -> Result<String> {
         self.worktree.diff(&self.state.base).await
+    }
+
+    /// When anything was last done in it.
+    pub fn touched_at(&self) -> Moment {
+        let last = self.last_command().map(|last| last.at);
+        last.map_or(self.state.updated_at, |at| at.max(self.state.updated_at))
     }
 
     pub fn tracking_ref(&self) -> String {

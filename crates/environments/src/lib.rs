@@ -16,6 +16,7 @@
 
 mod background;
 mod config;
+mod config_file;
 mod container;
 mod create;
 mod destroy;
@@ -32,7 +33,10 @@ mod services;
 mod settings;
 mod state;
 mod tail;
+mod takeover;
+mod terminal;
 pub mod tools;
+mod watch;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +48,10 @@ use cofer_sandbox::{Provider, Providers};
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
+pub use background::BackgroundReport;
+pub use cofer_sandbox::{CommandInput, RunningCommand, Said, TerminalSize};
 pub use config::{EnvironmentConfig, ServiceConfig};
+pub use config_file::ConfigFile;
 pub use create::Create;
 pub use destroy::{Destroyed, HowEnded, Stopped};
 pub use environment::{Environment, Summary};
@@ -54,6 +61,7 @@ pub use run::{Listener, Ran, RunRequest, Silent, Stream};
 pub use secrets::{NoVault, Vault};
 pub use settings::Settings;
 pub use state::{Background, LastCommand, PortEndpoint, Service, State};
+pub use watch::{News, Watch};
 
 use crate::git::Source;
 

@@ -80,7 +80,7 @@ pub struct Background {
     pub started_at: Moment,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCommand {
     pub command: String,
     pub exit_code: Option<i32>,
