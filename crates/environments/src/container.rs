@@ -236,18 +236,18 @@ impl Environment {
 
     /// Gives the user what the container's root made, where the engine's root is the machine's and the user is not.
     pub(crate) async fn own_files(&self) -> Result<()> {
-        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-        if uid.is_root() || self.is_rootless().await {
+        if self.makes_own_files() {
             return Ok(());
         }
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         let Some(workshop) = self.workshop() else { return Ok(()) };
         let owned = workshop.own(WORKDIR, uid.as_raw(), gid.as_raw()).await;
         owned.map(drop).map_err(|error| EnvError::engine("ownership", &error))
     }
 
-    pub(crate) async fn is_rootless(&self) -> bool {
-        let about = self.provider().examine().await;
-        about.is_ok_and(|about| about.rootless)
+    /// Whether what the container's root makes is the user's own anyway.
+    pub(crate) fn makes_own_files(&self) -> bool {
+        rustix::process::getuid().is_root() || self.state.rootless
     }
 
     /// The network on which services and background commands are reached by name; made when first needed.

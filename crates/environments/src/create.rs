@@ -44,7 +44,7 @@ impl Environments {
         if let Some(id) = wanted.id.as_deref().filter(|_| wanted.allow_replace) {
             self.make_way(&source, id).await?;
         }
-        let provider = self.provider().await?.name();
+        let engine = self.engine().await?;
         let now = Moment::now();
         let state = State {
             id: String::new(),
@@ -55,7 +55,8 @@ impl Environments {
             base,
             identity,
             config,
-            provider,
+            provider: engine.name,
+            rootless: engine.rootless,
             container: None,
             run: 0,
             services: Vec::new(),

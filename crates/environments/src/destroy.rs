@@ -77,7 +77,7 @@ impl Environment {
 
     /// What the container's root made, another user of the machine may not be able to remove: the helper inside can.
     async fn empty_worktree(&self, warnings: &mut Vec<String>) {
-        if rustix::process::getuid().is_root() || self.is_rootless().await || !self.is_running().await {
+        if self.makes_own_files() || !self.is_running().await {
             return;
         }
         if let Some(workshop) = self.workshop()

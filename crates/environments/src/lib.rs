@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use cofer_model::ProviderName;
-use cofer_sandbox::{Provider, Providers};
+use cofer_sandbox::Providers;
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
@@ -60,7 +60,7 @@ pub use prune::Orphan;
 pub use run::{Listener, Ran, RunRequest, Silent, Stream};
 pub use secrets::{NoVault, Vault};
 pub use settings::Settings;
-pub use state::{Background, LastCommand, PortEndpoint, Service, State};
+pub use state::{Background, LastCommand, PortEndpoint, Service, State, instance};
 pub use watch::{News, Watch};
 
 use crate::git::Source;
@@ -74,17 +74,24 @@ pub struct Environments {
     settings: Settings,
     providers: Providers,
     vault: Arc<dyn Vault>,
-    picked: OnceCell<Arc<dyn Provider>>,
+    engine: OnceCell<Engine>,
     /// What is undone behind the backs of callers who left.
     undoing: TaskTracker,
     /// Repositories that were opened, and how their configuration stood then.
     sources: Mutex<HashMap<PathBuf, (Option<SystemTime>, Source)>>,
 }
 
+/// The engine that was found.
+#[derive(Clone, Copy, Debug)]
+struct Engine {
+    name: ProviderName,
+    rootless: bool,
+}
+
 impl Environments {
     pub fn new(settings: Settings, providers: Providers, vault: Arc<dyn Vault>) -> Arc<Self> {
-        let (picked, sources, undoing) = (OnceCell::new(), Mutex::default(), TaskTracker::new());
-        Arc::new(Self { settings, providers, vault, picked, undoing, sources })
+        let (engine, sources, undoing) = (OnceCell::new(), Mutex::default(), TaskTracker::new());
+        Arc::new(Self { settings, providers, vault, engine, undoing, sources })
     }
 
     pub fn settings(&self) -> &Settings {
@@ -101,17 +108,16 @@ impl Environments {
     }
 
     /// The engine for new environments.
-    async fn provider(&self) -> Result<Arc<dyn Provider>> {
-        self.picked.get_or_try_init(|| self.pick()).await.cloned()
+    async fn engine(&self) -> Result<Engine> {
+        self.engine.get_or_try_init(|| self.pick()).await.copied()
     }
 
-    async fn pick(&self) -> Result<Arc<dyn Provider>> {
+    async fn pick(&self) -> Result<Engine> {
         let mut reasons = Vec::new();
         let asked: Vec<ProviderName> = self.settings.provider.map_or_else(|| ENGINES.to_vec(), |name| vec![name]);
         for name in asked {
-            let provider = self.providers.get(name);
-            match provider.examine().await {
-                Ok(_) => return Ok(provider),
+            match self.providers.get(name).examine().await {
+                Ok(about) => return Ok(Engine { name, rootless: about.rootless }),
                 Err(error) => reasons.push(error.to_string()),
             }
         }

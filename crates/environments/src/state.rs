@@ -37,6 +37,9 @@ pub struct State {
     pub identity: (String, String),
     pub config: EnvironmentConfig,
     pub provider: ProviderName,
+    /// Whether the container's root is the user who runs the engine.
+    #[serde(default)]
+    pub rootless: bool,
     pub container: Option<String>,
     /// How often its container was made.
     pub run: u64,

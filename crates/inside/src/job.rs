@@ -54,8 +54,8 @@ impl Refusal {
     }
 }
 
-/// Starts it, as the container's user if it does not say whom.
-pub fn start(run: &Run, container_user: Option<&str>) -> Result<Job, Refusal> {
+/// Starts it, as the container's user if it does not say whom, with a variable more for its whole tree if there is a mark.
+pub fn start(run: &Run, container_user: Option<&str>, mark: Option<(&str, &str)>) -> Result<Job, Refusal> {
     let program = run.argv.first().map(|program| OsStr::from_bytes(program));
     let Some(program) = program.filter(|program| !program.is_empty()) else {
         return Err(Refusal(Reason::NotUnderstood, "there is no command".to_owned()));
@@ -80,7 +80,7 @@ pub fn start(run: &Run, container_user: Option<&str>) -> Result<Job, Refusal> {
     let named = |(name, value): &(Vec<u8>, Vec<u8>)| {
         (OsString::from_vec(name.clone()), OsString::from_vec(value.clone()))
     };
-    command.envs(run.environment.iter().map(named));
+    command.envs(run.environment.iter().map(named)).envs(mark);
     let started = match run.terminal {
         Some(size) => on_terminal(&mut command, size),
         None => with_pipes(&mut command, run.stdin),

@@ -43,6 +43,15 @@ pub fn members_of_session(leader: Pid) -> Vec<Relative> {
     all().into_iter().filter(|process| process.session == session).collect()
 }
 
+/// Everything that was started with this in its environment, such as `NAME=value`, and has not taken it away.
+pub fn bearers_of(mark: &[u8]) -> Vec<Relative> {
+    let bears = |process: &Relative| {
+        let environment = fs::read(format!("/proc/{}/environ", process.pid.as_raw_nonzero()));
+        environment.is_ok_and(|text| text.split(|byte| *byte == 0).any(|variable| variable == mark))
+    };
+    all().into_iter().filter(bears).collect()
+}
+
 impl Relative {
     /// One that has just ended needs no signal, so a failure is none.
     pub fn signal(self, signal: Signal) {

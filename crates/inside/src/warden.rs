@@ -2,7 +2,7 @@
 //! tree outlives the wish that it ends.
 //!
 //! It is who orphans of the tree are given to (a *subreaper*), so nothing escapes by forking twice or by beginning a session of its own;
-//! and when it has no child left, nothing is left.
+//! and when it has no child left, nothing is left. Where the kernel knows no subreapers (gVisor) the tree bears a mark in its environment instead.
 //!
 //! ```text
 //!   running ── the command ends by itself ─► told at once ─► lingers while something of its own lives on, and drains what that says
@@ -11,9 +11,10 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cofer_inside::{Deed, End, Garbled, How, Order, Reason, Run, STDIN_WINDOW_BYTES, Word, tree};
+use cofer_inside::tree::{self, Relative};
+use cofer_inside::{Deed, End, Garbled, How, Order, Reason, Run, STDIN_WINDOW_BYTES, Word};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -28,6 +29,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const KILL_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// A terminal says its last words in its own time; and whoever still holds it need not be waited for.
 const TERMINAL_LAST_WORDS_MAX: Duration = Duration::from_millis(100);
+const LOOK_FOR_ESCAPED_EVERY: Duration = Duration::from_millis(100);
+const MARK: &str = "COFER_COMMAND";
 const DRAIN_BYTES: usize = 16 << 10;
 /// What a person types to say that there is no more.
 const END_OF_TYPING: u8 = 4;
@@ -51,14 +54,14 @@ pub fn warden_main(container_user: Option<&str>) -> ExitCode {
 fn watch(mut host: Host, run: &Run, container_user: Option<&str>) -> ExitCode {
     // A session of its own: what belongs to this command is known by it, should this process be killed.
     let _ = rustix::process::setsid();
-    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let tree = Tree::begin();
     let started = Bell::listen()
         .map_err(|error| Refusal(Reason::Failed, format!("could not listen for signals: {error}")))
-        .and_then(|bell| Ok((bell, job::start(run, container_user)?)));
+        .and_then(|bell| Ok((bell, job::start(run, container_user, tree.variable())?)));
     match started {
         Ok((bell, job)) => {
             host.say(&Word::Started);
-            Watch::new(host, job, bell).keep();
+            Watch::new(host, job, bell, tree).keep();
             ExitCode::SUCCESS
         }
         Err(Refusal(reason, text)) => {
@@ -73,6 +76,7 @@ struct Watch {
     /// None once it hung up, or knows the end.
     host: Option<Host>,
     job: Job,
+    tree: Tree,
     bell: Bell,
     stdin: Stdin,
     status: Option<WaitStatus>,
@@ -112,10 +116,11 @@ enum Source {
 }
 
 impl Watch {
-    fn new(host: Host, job: Job, bell: Bell) -> Self {
+    fn new(host: Host, job: Job, bell: Bell, tree: Tree) -> Self {
         Self {
             host: Some(host),
             job,
+            tree,
             bell,
             stdin: Stdin::default(),
             status: None,
@@ -161,6 +166,7 @@ impl Watch {
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => return Family::Lives,
+                Err(_no_child) if self.tree.has_escaped() => return Family::Lives,
                 Err(_no_child) => return Family::Gone,
             }
         }
@@ -173,15 +179,15 @@ impl Watch {
             return;
         }
         self.ending = Some(Ending { kill_at: at, killed: false });
-        tell_all(Signal::TERM);
+        self.tree.tell_all(Signal::TERM);
         // What is stopped hears nothing else.
-        tell_all(Signal::CONT);
+        self.tree.tell_all(Signal::CONT);
     }
 
     fn kill_if_it_is_time(&mut self) {
         if let Some(ending) = self.ending.as_mut().filter(|ending| ending.kill_at <= Instant::now()) {
             ending.killed = true;
-            tell_all(Signal::KILL);
+            self.tree.tell_all(Signal::KILL);
         }
     }
 
@@ -251,7 +257,9 @@ impl Watch {
             .map(|ending| ending.kill_at.saturating_duration_since(now).max(KILL_AGAIN_AFTER));
         let last_words = self.last_words.filter(|_| !self.told && self.job.terminal.is_some());
         let last_words = last_words.map(|at| at.saturating_duration_since(now));
-        kill.into_iter().chain(last_words).min()
+        // Nobody tells of the end of those who are no children.
+        let escaped = self.tree.mark.as_ref().map(|_| LOOK_FOR_ESCAPED_EVERY);
+        kill.into_iter().chain(last_words).chain(escaped).min()
     }
 
     fn watched(&self) -> Vec<(Source, BorrowedFd<'_>, PollFlags)> {
@@ -314,9 +322,6 @@ impl Watch {
                 self.feed();
             }
             Order::CloseStdin => {
-                if self.job.terminal.is_some() && !self.stdin.closes {
-                    self.stdin.waiting.push(END_OF_TYPING);
-                }
                 self.stdin.closes = true;
                 self.feed();
             }
@@ -348,8 +353,12 @@ impl Watch {
         };
         self.stdin.waiting.drain(..written);
         self.taken(written);
-        if self.stdin.closes && self.stdin.waiting.is_empty() && self.job.terminal.is_none() {
-            self.job.stdin = None;
+        if self.stdin.closes && self.stdin.waiting.is_empty() {
+            let stdin = self.job.stdin.take();
+            if let Some(typed) = stdin.filter(|_| self.job.terminal.is_some()) {
+                // A terminal is not closed: this is typed on it. One that is full of what nobody reads needs no end either.
+                let _ = rustix::io::write(&typed, &[END_OF_TYPING]);
+            }
         }
     }
 
@@ -378,9 +387,39 @@ impl Watch {
     }
 }
 
-fn tell_all(signal: Signal) {
-    for process in tree::descendants_of(rustix::process::getpid()) {
-        process.signal(signal);
+/// Who belongs to the command.
+struct Tree {
+    /// What all of it has in its environment, where orphans are not given to us.
+    mark: Option<String>,
+}
+
+impl Tree {
+    fn begin() -> Self {
+        let adopts = rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
+            && rustix::process::child_subreaper().is_ok_and(|adopts| adopts.is_some());
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { mark: (!adopts).then(|| format!("{}-{}", std::process::id(), since_1970.as_nanos())) }
+    }
+
+    fn variable(&self) -> Option<(&str, &str)> {
+        self.mark.as_deref().map(|mark| (MARK, mark))
+    }
+
+    fn escaped(&self) -> Vec<Relative> {
+        self.mark
+            .as_ref()
+            .map(|mark| tree::bearers_of(format!("{MARK}={mark}").as_bytes()))
+            .unwrap_or_default()
+    }
+
+    fn has_escaped(&self) -> bool {
+        !self.escaped().is_empty()
+    }
+
+    fn tell_all(&self, signal: Signal) {
+        for process in tree::descendants_of(rustix::process::getpid()).into_iter().chain(self.escaped()) {
+            process.signal(signal);
+        }
     }
 }
 

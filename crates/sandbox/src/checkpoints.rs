@@ -54,31 +54,33 @@ pub(crate) async fn make(
 /// What must be otherwise in the image, in the words of a Dockerfile.
 fn changes(base: &ImageAbout, given: &[String]) -> String {
     let list = |parts: &[String]| serde_json::to_string(parts).unwrap_or_else(|_| "[]".to_owned());
-    let mut lines =
-        vec![format!("ENTRYPOINT {}", list(&base.entrypoint)), format!("CMD {}", list(&base.cmd))];
-    lines.push(format!("USER {}", base.user.as_deref().unwrap_or("root")));
+    // To Docker no entrypoint is as if nothing had been said; one of nothing is none.
+    let none = [String::new()];
+    let entrypoint = if base.entrypoint.is_empty() { &none } else { base.entrypoint.as_slice() };
+    let mut lines = vec![
+        format!("ENTRYPOINT {}", list(entrypoint)),
+        format!("CMD {}", list(&base.cmd)),
+        format!("USER {}", base.user.as_deref().unwrap_or("0")),
+        format!("WORKDIR {}", base.workdir.as_deref().unwrap_or("/")),
+    ];
     lines.extend(LABELS.iter().map(|label| format!("LABEL {label}=\"\"")));
-    let variable = |text: &String| {
-        let (name, value) = text.split_once('=')?;
-        Some((name.to_owned(), value.to_owned()))
-    };
-    let known: HashMap<_, _> = base.environment.iter().filter_map(variable).collect();
-    let names: BTreeSet<_> = given
-        .iter()
-        .filter_map(variable)
-        .filter(|(name, value)| known.get(name) != Some(value))
-        .map(|(name, _)| name)
-        .collect();
-    lines.extend(names.into_iter().map(|name| {
-        let value = known
-            .get(&name)
-            .map_or("", String::as_str)
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('$', "\\$");
-        format!("ENV {name}=\"{value}\"")
-    }));
+    lines.extend(variables(base, given));
     lines.join("\n")
+}
+
+/// Those that the sandbox was given are as in the image again, or empty.
+fn variables(base: &ImageAbout, given: &[String]) -> Vec<String> {
+    let known: HashMap<_, _> = base.environment.iter().filter_map(|text| text.split_once('=')).collect();
+    let added = given.iter().filter_map(|text| text.split_once('='));
+    let added = added.filter(|(name, value)| known.get(name) != Some(value));
+    let names: BTreeSet<_> = added.map(|(name, _)| name).collect();
+    let line = |name: &str| {
+        // A line of a Dockerfile has no word for the end of a line.
+        let value = known.get(name).filter(|value| !value.contains('\n')).copied().unwrap_or_default();
+        let escape = |c| if matches!(c, '"' | '\\' | '$') { vec!['\\', c] } else { vec![c] };
+        format!("ENV {name}=\"{}\"", value.chars().flat_map(escape).collect::<String>())
+    };
+    names.into_iter().map(line).collect()
 }
 
 /// By the engines' own rule: a first part that can only be a machine.
@@ -121,7 +123,7 @@ mod tests {
         };
         let given = ["PATH=/bin".into(), "X=2".into(), "TOKEN=secret".into()];
         let changes = changes(&base, &given);
-        assert!(changes.starts_with("ENTRYPOINT [\"/bin/a b\"]\nCMD []\nUSER root\n"), "{changes}");
+        assert!(changes.starts_with("ENTRYPOINT [\"/bin/a b\"]\nCMD []\nUSER 0\nWORKDIR /\n"), "{changes}");
         assert!(changes.contains("LABEL cofer.instance=\"\"\n"), "{changes}");
         assert!(changes.ends_with("\nENV TOKEN=\"\"\nENV X=\"1\\$\""), "{changes}");
         assert!(!changes.contains("secret") && !changes.contains("PATH"));

@@ -18,6 +18,7 @@ use cofer_inside::{
     Deed, End, FRAME_BYTES_MAX, HEADER_BYTES, How, Order, Reason, Run, STDIN_WINDOW_BYTES, Size, Word,
     parse_header,
 };
+use futures_util::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, mpsc};
@@ -36,6 +37,7 @@ const OBEDIENCE_MAX: Duration = Duration::from_secs(10);
 /// What it may still say after that: more than can have been on its way.
 const AFTERWORDS_BYTES_MAX: usize = 4 << 20;
 const ORDERS_WAITING_MAX: usize = 16;
+const LIFE_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -203,6 +205,9 @@ pub(crate) async fn deed(streams: Streams, deed: &Deed, patience: Duration) -> R
     }
 }
 
+/// Tells whether the container runs: an engine may keep a connection to a program in one that has ended.
+pub(crate) type Lifeline = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+
 /// A command that was started. Dropped, it ends with its whole tree.
 pub struct RunningCommand {
     words: Words,
@@ -210,6 +215,7 @@ pub struct RunningCommand {
     /// When one that was asked to end is given up.
     end_by: Option<Instant>,
     afterwords_bytes: usize,
+    lifeline: Option<Lifeline>,
     is_over: bool,
     writer: AbortOnDropHandle<()>,
 }
@@ -234,7 +240,11 @@ struct Window {
 }
 
 impl RunningCommand {
-    pub(crate) async fn start(streams: Streams, spec: &CommandSpec) -> Result<Self, NoAnswer> {
+    pub(crate) async fn start(
+        streams: Streams,
+        lifeline: Option<Lifeline>,
+        spec: &CommandSpec,
+    ) -> Result<Self, NoAnswer> {
         let (words, drain, frame) = ask(streams, &spec.deed(), START_MAX).await?;
         if Word::parse(frame.kind, &frame.payload) != Ok(Word::Started) {
             return Err(invalid("it answered something else").into());
@@ -243,7 +253,7 @@ impl RunningCommand {
         let writer = AbortOnDropHandle::new(tokio::spawn(write_orders(drain, waiting)));
         let window = Window { room: Semaphore::new(STDIN_WINDOW_BYTES), under_way: AtomicUsize::new(0) };
         let input = CommandInput { orders, window: Arc::new(window) };
-        Ok(Self { words, input, end_by: None, afterwords_bytes: 0, is_over: false, writer })
+        Ok(Self { words, input, end_by: None, afterwords_bytes: 0, lifeline, is_over: false, writer })
     }
 
     /// What it says next; none after its end. May be dropped half-way and called again.
@@ -267,7 +277,7 @@ impl RunningCommand {
 
     /// None when nothing more is to be had.
     async fn frame(&mut self) -> Option<Frame> {
-        let Some(end_by) = self.end_by else { return self.words.frame().await.ok().flatten() };
+        let Some(end_by) = self.end_by else { return self.frame_while_it_lives().await };
         if Instant::now() >= end_by && self.afterwords_bytes > AFTERWORDS_BYTES_MAX {
             return None;
         }
@@ -276,6 +286,17 @@ impl RunningCommand {
             self.afterwords_bytes += HEADER_BYTES + frame.payload.len();
         }
         Some(frame)
+    }
+
+    async fn frame_while_it_lives(&mut self) -> Option<Frame> {
+        let Some(lives) = self.lifeline.clone() else { return self.words.frame().await.ok().flatten() };
+        loop {
+            match tokio::time::timeout(LIFE_LOOK_EVERY, self.words.frame()).await {
+                Ok(frame) => return frame.ok().flatten(),
+                Err(_elapsed) if lives().await => {}
+                Err(_elapsed) => return None,
+            }
+        }
     }
 
     /// Asks its whole tree to end: SIGTERM, `grace`, SIGKILL. [`next`](Self::next) tells when that is done; it does so in any case.
@@ -358,5 +379,118 @@ async fn write_orders(mut drain: Drain, mut orders: mpsc::Receiver<Vec<u8>>) {
         if writing.await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+
+    use super::*;
+
+    fn spec() -> CommandSpec {
+        let environment = vec![("TOKEN".to_owned(), SecretString::from("secret"))];
+        CommandSpec { argv: vec!["x".into()], environment, workdir: None, terminal: None, stdin: true }
+    }
+
+    fn streams(ours: DuplexStream) -> Streams {
+        let (source, drain) = tokio::io::split(ours);
+        Streams { stdin: Box::new(drain), stdout: Box::new(source) }
+    }
+
+    /// A command whose helper is this test.
+    async fn started() -> (RunningCommand, DuplexStream) {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        theirs.write_all(&Word::Started.frame()).await.unwrap();
+        let command = RunningCommand::start(streams(ours), None, &spec()).await.unwrap();
+        let mut asked = vec![0; spec().deed().frame().len()];
+        theirs.read_exact(&mut asked).await.unwrap();
+        (command, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_helper_that_speaks_nonsense_is_lost_and_nothing_of_it_is_kept() {
+        let nonsense: [&[u8]; 5] = [
+            b"HTTP/1.1 200 OK",
+            b"1\xff\xff\xff\xff",
+            b"e\x00\x00\x00\x01\x07",
+            b"t\x00\x00\x00\x04\x00\x00\x00\x01",
+            b"1\x00",
+        ];
+        for said in nonsense {
+            let (mut command, mut helper) = started().await;
+            helper.write_all(said).await.unwrap();
+            drop(helper);
+            assert_eq!(command.next().await, Some(Said::Ended(LOST)), "{said:?}");
+            assert_eq!(command.next().await, None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_helper_that_says_nothing_is_not_waited_for() {
+        let (ours, _theirs) = tokio::io::duplex(1 << 20);
+        let error = RunningCommand::start(streams(ours), None, &spec()).await.unwrap_err();
+        assert!(matches!(error, NoAnswer::Broken(error) if error.kind() == io::ErrorKind::TimedOut));
+        let (ours, _theirs) = tokio::io::duplex(16);
+        assert!(
+            RunningCommand::start(streams(ours), None, &spec()).await.is_err(),
+            "nobody reads the request"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_does_not_end_when_asked_is_given_up() {
+        let (mut command, _helper) = started().await;
+        let start = Instant::now();
+        command.end(Duration::from_secs(3)).await.unwrap();
+        assert_eq!(command.next().await, Some(Said::Ended(LOST)));
+        assert_eq!(start.elapsed().as_secs(), 13);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_goes_on_and_on_after_it_was_asked_to_end_is_given_up() {
+        let (mut command, mut helper) = started().await;
+        tokio::spawn(async move {
+            let piece = Word::Stdout(&[b'x'; 10_000]).frame();
+            while helper.write_all(&piece).await.is_ok() {}
+        });
+        command.end(Duration::ZERO).await.unwrap();
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let mut bytes = 0;
+        while let Some(said) = command.next().await {
+            match said {
+                Said::Stdout(piece) => bytes += piece.len(),
+                other => assert_eq!(other, Said::Ended(LOST)),
+            }
+        }
+        assert!(bytes < 2 * AFTERWORDS_BYTES_MAX, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stdin_waits_for_its_reader_and_hears_of_the_end() {
+        let (mut command, mut helper) = started().await;
+        let input = command.input();
+        let writing = tokio::spawn(async move { input.write(&vec![b'x'; 3 * STDIN_WINDOW_BYTES]).await });
+        let half = STDIN_WINDOW_BYTES / 2;
+        let mut window = vec![0; 2 * (HEADER_BYTES + half)];
+        helper.read_exact(&mut window).await.unwrap();
+        let more = tokio::time::timeout(Duration::from_mins(1), helper.read_u8()).await;
+        assert!(more.is_err(), "more is under way than the window");
+        helper.write_all(&Word::Taken(u32::try_from(half).unwrap()).frame()).await.unwrap();
+        helper.write_all(&Word::Stderr(b"hm").frame()).await.unwrap();
+        assert_eq!(command.next().await, Some(Said::Stderr(Bytes::from_static(b"hm"))));
+        helper.read_exact(&mut window[..HEADER_BYTES + half]).await.unwrap();
+        drop(command);
+        assert_eq!(writing.await.unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(helper.read(&mut [0]).await.unwrap(), 0, "the helper hears that we hung up");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_in_its_own_words() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let refusal = Word::Refused(Reason::NotFound, "no such program".to_owned());
+        theirs.write_all(&refusal.frame()).await.unwrap();
+        let error = RunningCommand::start(streams(ours), None, &spec()).await.unwrap_err();
+        assert!(matches!(error, NoAnswer::Refused(Reason::NotFound, text) if text == "no such program"));
     }
 }

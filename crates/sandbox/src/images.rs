@@ -42,7 +42,8 @@ pub(crate) async fn about(open: &Open, image: &str) -> Result<ImageAbout, Sandbo
     let told = |text: Option<String>| text.filter(|text| !text.is_empty());
     Ok(ImageAbout {
         id: inspected.id.unwrap_or_default(),
-        entrypoint: config.entrypoint.unwrap_or_default(),
+        // One of nothing is none.
+        entrypoint: config.entrypoint.filter(|parts| *parts != [""]).unwrap_or_default(),
         cmd: config.cmd.unwrap_or_default(),
         environment: config.env.unwrap_or_default(),
         user: told(config.user),

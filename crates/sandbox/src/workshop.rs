@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cofer_inside::{Deed, Reason};
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use crate::command::{self, NoAnswer};
+use crate::command::{self, Lifeline, NoAnswer};
 use crate::{
     BindMount, CommandSpec, Launched, Provider, Rights, RunningCommand, SandboxError, SandboxId, SandboxSpec,
     SandboxState, Stdio, Streams, channel, helper,
@@ -149,7 +150,24 @@ impl Workshop {
 
     pub async fn start(&self, command: &CommandSpec) -> Result<RunningCommand, SandboxError> {
         let streams = self.connect().await?;
-        RunningCommand::start(streams, command).await.map_err(|error| self.no_answer(error))
+        let lifeline = self.by_exec.load(Ordering::Relaxed).then(|| self.lifeline());
+        let started = RunningCommand::start(streams, lifeline, command).await;
+        started.map_err(|error| self.no_answer(error))
+    }
+
+    fn lifeline(&self) -> Lifeline {
+        let (provider, id) = (Arc::clone(&self.provider), self.id.clone());
+        Arc::new(move || {
+            let (provider, id) = (Arc::clone(&provider), id.clone());
+            async move {
+                // An engine that does not answer says nothing of the container.
+                let seen = provider.look(&id).await;
+                seen.map_or(true, |seen| {
+                    seen.is_some_and(|seen| matches!(seen.state, SandboxState::Running { .. }))
+                })
+            }
+            .boxed()
+        })
     }
 
     /// What a background one said last, also after its end: the newest 64 to 128 KiB.

@@ -1,6 +1,7 @@
 //! A guardian without the rest of Cofer, and a stand-in for Cofer that can be killed.
 //!
 //! - `guard …` is what `cofer guard …` is.
+//! - `work ENGINE HOST SANDBOX CHANNEL SCRIPT` runs a script in a workshop, copies its stdout, and waits for ever.
 //! - `keep PROGRAM ARGUMENT…` starts a child under a guardian, copies its stdout, and waits for ever.
 
 use std::env;
@@ -9,7 +10,10 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cofer_sandbox::{ChildProcess, ChildSpec, Guardian, guard_main};
+use cofer_sandbox::{
+    ChildProcess, ChildSpec, CommandSpec, EngineProvider, EngineSettings, Guardian, Said, SandboxId,
+    Workshop, guard_main,
+};
 use tokio::io::AsyncReadExt as _;
 
 fn main() -> ExitCode {
@@ -17,8 +21,41 @@ fn main() -> ExitCode {
     match args.next().as_deref().and_then(|mode| mode.to_str()) {
         Some("guard") => guard_main(args),
         Some("keep") => keep(args),
+        Some("work") => work(args),
         _ => ExitCode::from(2),
     }
+}
+
+fn work(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let words: Vec<_> = args.filter_map(|word| word.into_string().ok()).collect();
+    let [engine, host, sandbox, channel, script] = words.as_slice() else { return ExitCode::from(2) };
+    let settings = EngineSettings { docker_host: Some(host.clone()), podman_host: Some(host.clone()) };
+    let make = match engine.as_str() {
+        "podman" => EngineProvider::podman,
+        "docker" => EngineProvider::docker,
+        _ => EngineProvider::gvisor,
+    };
+    let shell = ["sh".to_owned(), "-c".to_owned(), script.clone()];
+    let command = CommandSpec {
+        argv: shell.into(),
+        environment: Vec::new(),
+        workdir: None,
+        terminal: None,
+        stdin: false,
+    };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return ExitCode::FAILURE;
+    };
+    runtime.block_on(async {
+        let provider = Arc::new(make(settings, Arc::new(|_: &str| None)));
+        let workshop = Workshop::at(provider, SandboxId(sandbox.clone()), channel.as_ref());
+        let Ok(mut command) = workshop.start(&command).await else { return ExitCode::FAILURE };
+        while let Some(Said::Stdout(bytes)) = command.next().await {
+            let mut stdout = std::io::stdout();
+            let _ = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+        }
+        std::future::pending().await
+    })
 }
 
 fn keep(args: impl Iterator<Item = OsString>) -> ExitCode {

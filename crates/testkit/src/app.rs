@@ -119,6 +119,11 @@ impl Start {
         run(&self.program, &self.variables, args, None).await
     }
 
+    /// Any command, to be started by the test itself.
+    pub fn command(&self, args: &[&str]) -> Command {
+        command(&self.program, &self.variables, args)
+    }
+
     /// Starts `cofer serve` on a free port and waits until it serves.
     pub async fn serve(self) -> App {
         match self.try_serve().await {

@@ -7,6 +7,7 @@ mod databases;
 mod doctor;
 mod documents;
 mod doors;
+mod environments;
 mod gateway;
 mod guard;
 mod hostile_clients;

@@ -35,6 +35,11 @@ pub enum Initialised {
 }
 
 impl Source {
+    /// The repository whose working tree is here and whose git directory is in it, taken as it is said to be.
+    pub fn at(top: &Path, deadline: Duration) -> Self {
+        Self { top: top.to_owned(), common: top.join(".git"), folder: top.join(FOLDER), git: Git::at(top, deadline), deadline }
+    }
+
     /// The repository at this path, with everything that environments need.
     pub async fn open(path: &Path, deadline: Duration) -> Result<Self> {
         let mut source = Self::find(path, deadline).await?;
@@ -77,8 +82,7 @@ impl Source {
         let (Some(common), Some(top)) = (lines.next(), lines.next()) else {
             return Err(unusable("git did not say where it is"));
         };
-        let git = Git::at(&top, deadline);
-        Ok(Self { folder: top.join(FOLDER), top, common, git, deadline })
+        Ok(Self { common, ..Self::at(&top, deadline) })
     }
 
     /// Makes the bare repository, the remote and the rule that ignores them, as far as they are not there.

@@ -82,6 +82,10 @@ impl Bed {
         provider(make, host)
     }
 
+    pub fn provider_name(&self) -> ProviderName {
+        self.provider.name()
+    }
+
     pub fn is(&self, name: ProviderName) -> bool {
         self.provider.name() == name
     }
@@ -178,6 +182,9 @@ impl Bed {
         }
         for volume in self.provider.volumes(&self.instance).await.expect("they can be listed") {
             self.provider.remove_volume(&volume.name).await.expect("it is removed");
+        }
+        for network in self.provider.networks(&self.instance).await.expect("they can be listed") {
+            self.provider.remove_network(&network.name).await.expect("it is removed");
         }
         let launched = self.launched.lock().unwrap().clone();
         until("the end of the sandboxes' processes", async || {

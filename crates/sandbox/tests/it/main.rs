@@ -10,7 +10,9 @@
 mod bed;
 
 mod attaching;
+mod background;
 mod children;
+mod command_cost;
 mod commands;
 mod disk;
 mod ending;
@@ -20,6 +22,8 @@ mod images;
 mod launching;
 mod networks;
 mod round_trip;
+mod trees;
 mod usage;
 mod volumes;
 mod workbench;
+mod workshops;

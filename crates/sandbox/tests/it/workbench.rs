@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::bed::Bed;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_mins(1);
 
 /// A workshop with a directory of this machine at `/workdir`.
 pub struct Workbench {
@@ -79,12 +79,21 @@ impl Workbench {
     }
 
     /// A background command.
-    pub async fn background(bed: &Bed, script: &str) -> Self {
+    pub async fn background(bed: &Bed, script: &str, change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        Self::background_command(bed, &shell(script), change).await
+    }
+
+    pub async fn background_command(
+        bed: &Bed,
+        main: &CommandSpec,
+        change: impl FnOnce(&mut SandboxSpec),
+    ) -> Self {
         let place = Place::new();
         let provider = Arc::new(bed.provider.clone());
-        let main = shell(script);
+        let mut spec = place.spec(bed);
+        change(&mut spec);
         let (channel, helpers) = (place.channel(), place.helpers());
-        let launch = Workshop::launch_main(provider, place.spec(bed), &main, &channel, &helpers);
+        let launch = Workshop::launch_main(provider, spec, main, &channel, &helpers);
         let (workshop, launched) = within(launch).await.expect("it is launched");
         bed.note(&launched.id);
         Self { workshop, launched, place }
