@@ -4,6 +4,9 @@
 //! with an engine; containers, networks, processes and worktrees that are left of it fail the test.
 
 mod acceptance;
+mod by_hand;
+mod taking_over;
+mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
