@@ -91,8 +91,7 @@ async fn an_environment_from_create_to_destroy(place: Place) {
     let listed = place.env(&["list"]).await.stdout;
     assert!(!listed.contains('\u{1b}'), "a title cannot colour the terminal: {listed}");
     let row = listed.lines().find(|line| line.starts_with("door")).unwrap();
-    let words: Vec<&str> = row.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
-    assert_eq!((words[3], words[4], words[5], words[7]), ("yes", "2", "2", "3"), "{listed}");
+    assert!(row.contains("yes      2        2      sh -c 'echo five") && row.ends_with("  3"), "{listed}");
     let summaries = place.env(&["list", "--json"]).await.json();
     assert_eq!(
         (&summaries[0]["commits"], &summaries[0]["last_command"]["exit_code"]),
