@@ -1,13 +1,14 @@
 //! What does a person type?
 //!
-//! `cofer serve` runs the server. Everything else talks to a running one over HTTP, as any other client would, and finds
-//! the one on this machine by itself. One file a command below `commands/`.
+//! `cofer serve` runs the server; environments (`cofer env`, `cofer stdio`) need none. Everything else talks to a running one over HTTP,
+//! as any other client would, and finds the one on this machine by itself. One file a command below `commands/`.
 
 mod client;
 mod commands;
 mod events;
 mod exit;
 mod output;
+mod signals;
 mod trust;
 
 use std::process::ExitCode;
@@ -15,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    call, calls, chat, completions, declared, doctor, env, project, provider, secret, serve, server, stdio, token,
-    tools, version, volume,
+    call, calls, chat, completions, declared, doctor, env, project, provider, secret, serve, server, stdio,
+    token, tools, version, volume,
 };
 use exit::Failure;
 
@@ -42,6 +43,8 @@ enum Command {
     Server(server::Server),
     Stdio(Box<stdio::Stdio>),
     Init(env::Init),
+    /// Coding environments: a git worktree and a container for each task
+    Env(Box<env::Env>),
     Tools(tools::Tools),
     Call(call::Call),
     Calls(calls::Calls),
@@ -95,6 +98,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Server(server) => server.run(format).await?,
             Command::Stdio(stdio) => stdio.run().await?,
             Command::Init(init) => init.run(format).await?,
+            Command::Env(env) => return env.run(format).await,
             Command::Tools(tools) => tools.run(format).await?,
             Command::Call(call) => call.run(format).await?,
             Command::Calls(calls) => calls.run(format).await?,

@@ -78,6 +78,37 @@ pub fn table(rows: &Value, columns: &[(&str, &str)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Every field that says something, one a line.
+pub fn fields(object: &Value) -> String {
+    let Some(fields) = object.as_object() else { return String::new() };
+    let told = fields.iter().filter(|(_, value)| !is_empty(value));
+    let width = fields.keys().map(String::len).max().unwrap_or_default();
+    told.map(|(name, value)| format!("{name:width$}  {}", shown(name, value))).collect::<Vec<_>>().join("\n")
+}
+
+fn shown(name: &str, value: &Value) -> String {
+    match value {
+        Value::Number(bytes) if name.ends_with("_bytes") => bytes.as_u64().map_or(bytes.to_string(), size),
+        Value::String(text) => harmless(text),
+        Value::Array(items) => items.iter().map(|item| shown("", item)).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) => {
+            let told = fields.iter().filter(|(_, value)| !is_empty(value));
+            told.map(|(name, value)| format!("{name}={}", shown(name, value))).collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        _ => false,
+    }
+}
+
 /// A value as a person reads it; what others wrote cannot move the cursor.
 fn cell(value: &Value) -> String {
     let text = match value {
@@ -156,6 +187,13 @@ pub async fn with_progress<T>(
     done
 }
 
+/// How long ago, in the largest unit: `42s`, `5m`, `3h`, `12d`.
+pub fn age(seconds: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let unit = UNITS.iter().find(|(_, unit)| seconds >= *unit);
+    unit.map_or_else(|| "0s".to_owned(), |(name, unit)| format!("{}{name}", seconds / unit))
+}
+
 /// Bytes as a person reads them: `45.2M`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
@@ -170,6 +208,11 @@ pub fn size(bytes: u64) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn ages_are_short() {
+        assert_eq!([0, 59, 60, 7199, 90_000].map(age), ["0s", "59s", "1m", "1h", "1d"]);
+    }
 
     #[test]
     fn sizes_are_short() {

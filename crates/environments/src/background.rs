@@ -42,7 +42,11 @@ impl Environment {
     ) -> Result<(Background, Vec<String>)> {
         if ports.len() > PORTS_MAX || ports.contains(&0) {
             let message = format!("`ports` are up to {PORTS_MAX} numbers from 1 to 65535");
-            return Err(EnvError::invalid("arguments", message, "name the ports that the command listens on"));
+            return Err(EnvError::invalid(
+                "arguments",
+                message,
+                "name the ports that the command listens on",
+            ));
         }
         let argv = self.argv(request).await?;
         let clear = secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
@@ -100,9 +104,12 @@ impl Environment {
             running += usize::from(report.running);
             let clash = report.background.endpoints.iter().find(|endpoint| ports.contains(&endpoint.port));
             if let Some(endpoint) = clash.filter(|_| report.running) {
-                let message =
-                    format!("port {} is served by {} already: {}", endpoint.port, report.background.id, report.background.command);
-                let advice = "use that one, stop it with `environment_background_stop`, or choose another port";
+                let message = format!(
+                    "port {} is served by {} already: {}",
+                    endpoint.port, report.background.id, report.background.command
+                );
+                let advice =
+                    "use that one, stop it with `environment_background_stop`, or choose another port";
                 return Err(EnvError::new(ErrorKind::Conflict, "ports", message, advice));
             }
         }
@@ -163,7 +170,8 @@ impl Environment {
     fn background(&self, id: &str) -> Result<&Background> {
         self.state.backgrounds.iter().find(|background| background.id == id).ok_or_else(|| {
             let message = format!("background command \"{id}\" not found");
-            let advice = "`environment_background_list` shows those there are; sending this again will not help";
+            let advice =
+                "`environment_background_list` shows those there are; sending this again will not help";
             EnvError::new(ErrorKind::NotFound, "find", message, advice)
         })
     }
@@ -212,7 +220,8 @@ async fn exit_of(provider: &dyn Provider, container: &str) -> Result<Option<Opti
 }
 
 fn died(background: &Background, code: Option<i64>, said: &Tail) -> EnvError {
-    let code = code.map_or_else(|| "without an exit code".to_owned(), |code| format!("with exit code {code}"));
+    let code =
+        code.map_or_else(|| "without an exit code".to_owned(), |code| format!("with exit code {code}"));
     let told = said.told().text;
     let message = format!("the command ended at once, {code}: {}\n{told}", background.command);
     let advice = "run it in the foreground to see why, or mend what it says";

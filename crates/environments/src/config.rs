@@ -12,7 +12,7 @@ use crate::error::{EnvError, Result};
 use crate::files::WORKDIR;
 use crate::git::Source;
 
-const OWN: &str = ".cofer/environment.json";
+pub(crate) const OWN: &str = ".cofer/environment.json";
 const CONTAINER_USE: &str = ".container-use/environment.json";
 const DEV_CONTAINERS: [&str; 2] = [".devcontainer/devcontainer.json", ".devcontainer.json"];
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -91,9 +91,10 @@ impl EnvironmentConfig {
         Ok((Self::default(), Vec::new()))
     }
 
-    fn parse(path: &str, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(path: &str, bytes: &[u8]) -> Result<Self> {
         let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let config: Self = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(path, &error))?;
+        let config: Self =
+            serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(path, &error))?;
         config.check()?;
         Ok(config)
     }
@@ -107,7 +108,9 @@ impl EnvironmentConfig {
         self.secrets = kept;
         let warning = |entry: &String| {
             let name = entry.split('=').next().unwrap_or_default();
-            format!("secret `{name}` is named by {path} of the commit and not by the one in your working tree, and is left out")
+            format!(
+                "secret `{name}` is named by {path} of the commit and not by the one in your working tree, and is left out"
+            )
         };
         left_out.iter().map(warning).collect()
     }
@@ -116,7 +119,11 @@ impl EnvironmentConfig {
     pub fn check(&self) -> Result<()> {
         if self.workdir != WORKDIR {
             let message = format!("`workdir` is `{}`", self.workdir);
-            return Err(EnvError::invalid("config", message, format!("the worktree is mounted at {WORKDIR}; leave `workdir` out")));
+            return Err(EnvError::invalid(
+                "config",
+                message,
+                format!("the worktree is mounted at {WORKDIR}; leave `workdir` out"),
+            ));
         }
         for entry in &self.env {
             variable(entry, "env")?;
@@ -150,7 +157,9 @@ impl EnvironmentConfig {
                 "image" => config.base_image = value.as_str().unwrap_or_default().to_owned(),
                 "containerEnv" => {
                     let pairs = value.as_object().into_iter().flatten();
-                    config.env = pairs.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))).collect();
+                    config.env = pairs
+                        .filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?)))
+                        .collect();
                 }
                 "postCreateCommand" | "onCreateCommand" => config.install_commands.extend(commands(value)),
                 "mounts" => {
@@ -170,7 +179,9 @@ impl EnvironmentConfig {
 impl ServiceConfig {
     pub fn check(&self) -> Result<()> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let is_name = (1..=63).contains(&self.name.len()) && self.name.chars().all(plain) && !self.name.starts_with('-');
+        let is_name = (1..=63).contains(&self.name.len())
+            && self.name.chars().all(plain)
+            && !self.name.starts_with('-');
         if !is_name {
             let message = format!("`{}` is no name of a service", self.name.escape_debug());
             return Err(EnvError::invalid("config", message, "a name has small letters, digits and hyphens"));
@@ -186,7 +197,9 @@ impl ServiceConfig {
 /// `NAME=value`, in two.
 pub fn variable<'a>(entry: &'a str, field: &str) -> Result<(&'a str, &'a str)> {
     let is_name = |name: &str| {
-        !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     match entry.split_once('=') {
         Some((name, value)) if is_name(name) && !value.contains('\0') => Ok((name, value)),
@@ -206,7 +219,11 @@ pub fn cache_of(cache: &str) -> Result<(&str, &str)> {
         return Ok((name, path));
     }
     let message = format!("`caches` has `{}`", cache.escape_debug());
-    Err(EnvError::invalid("config", message, format!("a cache is an absolute path outside of {WORKDIR}, or name:/path")))
+    Err(EnvError::invalid(
+        "config",
+        message,
+        format!("a cache is an absolute path outside of {WORKDIR}, or name:/path"),
+    ))
 }
 
 fn wrong(path: &str, error: &dyn std::fmt::Display) -> EnvError {
@@ -216,7 +233,8 @@ fn wrong(path: &str, error: &dyn std::fmt::Display) -> EnvError {
 /// A file of the source's own folder, committed or not.
 fn beside(source: &Source, path: &str) -> Option<Vec<u8>> {
     let about = std::fs::metadata(source.top.join(path)).ok()?;
-    (about.is_file() && about.len() <= FILE_BYTES_MAX as u64).then(|| std::fs::read(source.top.join(path)).ok())?
+    (about.is_file() && about.len() <= FILE_BYTES_MAX as u64)
+        .then(|| std::fs::read(source.top.join(path)).ok())?
 }
 
 /// These files of a commit, all asked for at once.
@@ -247,7 +265,10 @@ fn commands(value: &Value) -> Vec<String> {
     match value {
         Value::String(command) => vec![command.clone()],
         Value::Array(words) => {
-            let quoted = words.iter().filter_map(Value::as_str).map(|word| format!("'{}'", word.replace('\'', r"'\''")));
+            let quoted = words
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|word| format!("'{}'", word.replace('\'', r"'\''")));
             vec![quoted.collect::<Vec<_>>().join(" ")]
         }
         Value::Object(all) => all.values().flat_map(commands).collect(),
@@ -260,9 +281,11 @@ fn volumes(value: &Value) -> (Vec<String>, Vec<String>) {
     let (mut caches, mut others) = (Vec::new(), Vec::new());
     for mount in value.as_array().into_iter().flatten() {
         let part = |key: &str| match mount {
-            Value::String(text) => {
-                text.split(',').filter_map(|part| part.split_once('=')).find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
-            }
+            Value::String(text) => text
+                .split(',')
+                .filter_map(|part| part.split_once('='))
+                .find(|(name, _)| *name == key)
+                .map(|(_, value)| value.to_owned()),
             _ => mount.get(key).and_then(Value::as_str).map(ToOwned::to_owned),
         };
         match (part("type").as_deref(), part("source"), part("target")) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cofer_model::{NetworkMode, PortMapping};
 use cofer_sandbox::{
-    BindMount, Owner, Provider, Rights, SandboxId, SandboxSpec, SandboxState, Stdio, VolumeMount, VolumeOwner,
-    Workshop,
+    BindMount, Owner, Provider, Rights, SandboxId, SandboxSpec, SandboxState, Stdio, VolumeMount,
+    VolumeOwner, Workshop,
 };
 use secrecy::SecretString;
 use tokio::time::timeout;
@@ -221,7 +221,9 @@ impl Environment {
                 (false, None) => "it was ended by a signal".to_owned(),
             };
             let (stdout, stderr) = (heard.stdout.told().text, heard.stderr.told().text);
-            let message = format!("{step} command failed: {how}\ncommand: {command}\nstdout: {stdout}\nstderr: {stderr}");
+            let message = format!(
+                "{step} command failed: {how}\ncommand: {command}\nstdout: {stdout}\nstderr: {stderr}"
+            );
             let advice = "mend the command in the configuration, or the image it runs in";
             return Err(EnvError::new(ErrorKind::PreconditionFailed, step, message, advice));
         }
@@ -229,9 +231,14 @@ impl Environment {
     }
 
     /// Runs these words in the container as it is, without making another one.
-    async fn execute_in_place(&self, argv: Vec<String>, limit: std::time::Duration) -> Result<crate::run::Heard> {
+    async fn execute_in_place(
+        &self,
+        argv: Vec<String>,
+        limit: std::time::Duration,
+    ) -> Result<crate::run::Heard> {
         let workshop = self.workshop().ok_or_else(|| EnvError::no_environment(&self.state.id))?;
-        let clear = crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
+        let clear =
+            crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let spec = crate::run::command(argv, clear.variables);
         let running = workshop.start(&spec).await.map_err(|error| EnvError::engine("setup", &error))?;
         crate::run::listen(running, limit, &Silent).await

@@ -85,7 +85,11 @@ impl Environments {
     fn complete(&self, mut config: EnvironmentConfig, image: Option<&str>) -> Result<EnvironmentConfig> {
         if let Some(image) = image {
             if image.trim().is_empty() {
-                return Err(EnvError::invalid("arguments", "`image` is empty", "name an image, or leave it out"));
+                return Err(EnvError::invalid(
+                    "arguments",
+                    "`image` is empty",
+                    "name an image, or leave it out",
+                ));
             }
             image.clone_into(&mut config.base_image);
         }
@@ -117,7 +121,8 @@ impl Environments {
         let (home, worktree) = (Home::of(source, &state.id), Worktree::of(source, &state.id));
         if asked.is_some() && (home.load()?.is_some() || worktree.has_branch().await?) {
             let message = format!("environment \"{}\" already exists", state.id);
-            let advice = "it was left as it is. Choose another id, or send `allow_replace` to have it destroyed first";
+            let advice =
+                "it was left as it is. Choose another id, or send `allow_replace` to have it destroyed first";
             return Err(EnvError::new(ErrorKind::Conflict, "name", message, advice));
         }
         self.refuse_too_many(source).await?;
@@ -137,8 +142,12 @@ impl Environments {
         let all: Vec<Environment> =
             ids.iter().filter_map(|id| self.known(source, id).ok().flatten()).collect();
         let looks = join_all(all.iter().map(Environment::takes_a_place)).await;
-        let running: Vec<&str> =
-            all.iter().zip(looks).filter(|(_, takes)| *takes).map(|(environment, _)| environment.id()).collect();
+        let running: Vec<&str> = all
+            .iter()
+            .zip(looks)
+            .filter(|(_, takes)| *takes)
+            .map(|(environment, _)| environment.id())
+            .collect();
         if running.len() < max {
             return Ok(());
         }

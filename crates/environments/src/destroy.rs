@@ -101,7 +101,10 @@ impl Environment {
 }
 
 /// Stops and removes one, and tells how it ended.
-pub(crate) async fn end(provider: &dyn Provider, seen: Sighting) -> std::result::Result<Stopped, SandboxError> {
+pub(crate) async fn end(
+    provider: &dyn Provider,
+    seen: Sighting,
+) -> std::result::Result<Stopped, SandboxError> {
     let id = seen.id;
     let ended = if matches!(seen.state, SandboxState::Running { .. }) {
         provider.stop(&id, GRACE).await?;

@@ -108,7 +108,8 @@ impl Environment {
         self.home.save(&self.state)
     }
 
-    async fn summary(&self) -> Result<Summary> {
+    /// What people want to see of it.
+    pub async fn summary(&self) -> Result<Summary> {
         let range = format!("{}..{}", self.state.base, self.worktree.tracking_ref());
         let git = self.source.git();
         let (count, changed, running) = tokio::join!(
@@ -146,7 +147,8 @@ impl Environment {
     pub(crate) async fn keep(&self, explanation: &str, entry: &LogEntry<'_>) -> Result<Commit> {
         self.own_files().await?;
         let _lock = self.lock().await?;
-        crate::git::remember(&self.home.log(), entry).map_err(|error| EnvError::io("log", "the log", &error))?;
+        crate::git::remember(&self.home.log(), entry)
+            .map_err(|error| EnvError::io("log", "the log", &error))?;
         let (name, email) = &self.state.identity;
         let commit = self.worktree.commit(explanation, (name, email)).await?;
         if commit.name.is_some() {
@@ -210,6 +212,12 @@ impl Environment {
 
     pub async fn diff(&self) -> Result<String> {
         self.worktree.diff(&self.state.base).await
+    }
+
+    /// When anything was last done in it.
+    pub fn touched_at(&self) -> Moment {
+        let last = self.last_command().map(|last| last.at);
+        last.map_or(self.state.updated_at, |at| at.max(self.state.updated_at))
     }
 
     pub fn tracking_ref(&self) -> String {

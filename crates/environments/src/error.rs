@@ -102,7 +102,12 @@ impl EnvError {
     /// The file system did not do what it should.
     pub fn io(step: &'static str, what: impl fmt::Display, error: &std::io::Error) -> Self {
         let message = format!("{what}: {error}");
-        Self::new(ErrorKind::Internal, step, message, "look at the disk and at who owns the files, then try again")
+        Self::new(
+            ErrorKind::Internal,
+            step,
+            message,
+            "look at the disk and at who owns the files, then try again",
+        )
     }
 
     pub fn engine(step: &'static str, error: &SandboxError) -> Self {
@@ -124,12 +129,14 @@ impl EnvError {
             SandboxError::VolumeInUse { .. } | SandboxError::NetworkInUse { .. } => {
                 (ErrorKind::Conflict, "end whoever uses it first")
             }
-            SandboxError::NotPushed { .. } => {
-                (ErrorKind::PreconditionFailed, "the image is kept here; see that its registry can be reached, and push it by hand")
-            }
-            SandboxError::NotStarted { .. } => {
-                (ErrorKind::Invalid, "see that the image has this program: choose another `shell` or another image")
-            }
+            SandboxError::NotPushed { .. } => (
+                ErrorKind::PreconditionFailed,
+                "the image is kept here; see that its registry can be reached, and push it by hand",
+            ),
+            SandboxError::NotStarted { .. } => (
+                ErrorKind::Invalid,
+                "see that the image has this program: choose another `shell` or another image",
+            ),
         };
         let mut failed = Self::new(kind, step, error.to_string(), recovery);
         failed.retryable = matches!(error, SandboxError::Unavailable { .. } | SandboxError::Gone { .. });

@@ -16,6 +16,7 @@
 
 mod background;
 mod config;
+mod config_file;
 mod container;
 mod create;
 mod destroy;
@@ -32,7 +33,10 @@ mod services;
 mod settings;
 mod state;
 mod tail;
+mod takeover;
+mod terminal;
 pub mod tools;
+mod watch;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +48,10 @@ use cofer_sandbox::Providers;
 use tokio::sync::OnceCell;
 use tokio_util::task::TaskTracker;
 
+pub use background::BackgroundReport;
+pub use cofer_sandbox::{CommandInput, RunningCommand, Said, TerminalSize};
 pub use config::{EnvironmentConfig, ServiceConfig};
+pub use config_file::ConfigFile;
 pub use create::Create;
 pub use destroy::{Destroyed, HowEnded, Stopped};
 pub use environment::{Environment, Summary};
@@ -54,6 +61,7 @@ pub use run::{Listener, Ran, RunRequest, Silent, Stream};
 pub use secrets::{NoVault, Vault};
 pub use settings::Settings;
 pub use state::{Background, LastCommand, PortEndpoint, Service, State, instance};
+pub use watch::{News, Watch};
 
 use crate::git::Source;
 
@@ -106,7 +114,8 @@ impl Environments {
 
     async fn pick(&self) -> Result<Engine> {
         let mut reasons = Vec::new();
-        let asked: Vec<ProviderName> = self.settings.provider.map_or_else(|| ENGINES.to_vec(), |name| vec![name]);
+        let asked: Vec<ProviderName> =
+            self.settings.provider.map_or_else(|| ENGINES.to_vec(), |name| vec![name]);
         for name in asked {
             match self.providers.get(name).examine().await {
                 Ok(about) => return Ok(Engine { name, rootless: about.rootless }),

@@ -52,7 +52,8 @@ impl Lock {
 }
 
 fn busy(path: &Path, patience: Duration) -> EnvError {
-    let message = format!("another Cofer holds {} for longer than {} ms", path.display(), patience.as_millis());
+    let message =
+        format!("another Cofer holds {} for longer than {} ms", path.display(), patience.as_millis());
     EnvError::new(ErrorKind::Timeout, "lock", message, "wait for the other one to finish, and try again")
 }
 

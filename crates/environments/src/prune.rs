@@ -18,9 +18,17 @@ use crate::state::{self, Home, Stage};
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Orphan {
     /// Begun and never finished, or half destroyed.
-    Unfinished { id: String },
-    Container { id: String, environment: String },
-    Worktree { path: PathBuf, environment: String },
+    Unfinished {
+        id: String,
+    },
+    Container {
+        id: String,
+        environment: String,
+    },
+    Worktree {
+        path: PathBuf,
+        environment: String,
+    },
 }
 
 impl Environments {
@@ -39,7 +47,8 @@ impl Environments {
             // One that is not there has no containers of ours that could be removed now.
             let Ok(all) = provider.list(&state::instance(&source)).await else { continue };
             let left = all.into_iter().filter(|seen| unknown(&seen.owner.name));
-            orphans.extend(left.map(|seen| Orphan::Container { id: seen.id.0, environment: seen.owner.name }));
+            orphans
+                .extend(left.map(|seen| Orphan::Container { id: seen.id.0, environment: seen.owner.name }));
         }
         for entry in std::fs::read_dir(source.worktrees()).into_iter().flatten().flatten() {
             let environment = entry.file_name().to_string_lossy().into_owned();
@@ -83,7 +92,9 @@ impl Environments {
                 }
                 Ok(())
             }
-            Orphan::Worktree { environment, .. } => Worktree::of(&source, environment).remove(true).await.map(drop),
+            Orphan::Worktree { environment, .. } => {
+                Worktree::of(&source, environment).remove(true).await.map(drop)
+            }
         }
     }
 }

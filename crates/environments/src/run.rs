@@ -143,7 +143,8 @@ impl Environment {
         limit: Duration,
         listener: &dyn Listener,
     ) -> Result<(Heard, std::sync::Arc<cofer_model::Mask>)> {
-        let clear = crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
+        let clear =
+            crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let spec = command(argv, clear.variables);
         let running = self.start(&spec).await?;
         Ok((listen(running, limit, listener).await?, clear.mask))
@@ -167,7 +168,11 @@ pub(crate) fn command(argv: Vec<String>, environment: Vec<(String, SecretString)
 }
 
 /// Listens until it ends, or has to.
-pub(crate) async fn listen(mut running: RunningCommand, limit: Duration, listener: &dyn Listener) -> Result<Heard> {
+pub(crate) async fn listen(
+    mut running: RunningCommand,
+    limit: Duration,
+    listener: &dyn Listener,
+) -> Result<Heard> {
     let began = Instant::now();
     let mut heard = Heard::default();
     let mut news = interval_at(began + NEWS_EVERY, NEWS_EVERY);
@@ -215,9 +220,11 @@ impl Heard {
             }
             None if self.timed_out => Ok(false),
             None => {
-                let advice = "the container was ended, perhaps for want of memory; the next command starts it anew";
+                let advice =
+                    "the container was ended, perhaps for want of memory; the next command starts it anew";
                 let message = "the container went away while the command ran";
-                Err(EnvError::new(crate::error::ErrorKind::Internal, "run", message, advice).with_details(self.so_far()))
+                Err(EnvError::new(crate::error::ErrorKind::Internal, "run", message, advice)
+                    .with_details(self.so_far()))
             }
         }
     }

@@ -29,7 +29,8 @@ pub struct NoVault;
 #[async_trait]
 impl Vault for NoVault {
     async fn secret(&self, _name: &str) -> std::result::Result<Option<SecretString>, String> {
-        Err("secrets of Cofer's own are there for projects of a running Cofer only; use env:// or file://".to_owned())
+        Err("secrets of Cofer's own are there for projects of a running Cofer only; use env:// or file://"
+            .to_owned())
     }
 }
 
@@ -44,7 +45,8 @@ pub fn check(name: &str, reference: &str) -> Result<()> {
     if SCHEMES.iter().any(|scheme| reference.starts_with(scheme) && reference.len() > scheme.len()) {
         return Ok(());
     }
-    let advice = "a secret is named by where it is: NAME=env://VARIABLE, NAME=file:///path or NAME=cofer://NAME";
+    let advice =
+        "a secret is named by where it is: NAME=env://VARIABLE, NAME=file:///path or NAME=cofer://NAME";
     Err(EnvError::invalid("config", format!("secret `{name}` is no reference that is known here"), advice))
 }
 
@@ -56,7 +58,11 @@ pub async fn read(config: &EnvironmentConfig, settings: &Settings, vault: &dyn V
         let (name, reference) = variable(entry, "secrets")?;
         if settings.sources.is_some() && !reference.starts_with("cofer://") {
             let message = format!("secret `{name}` is kept on the machine that Cofer runs on");
-            return Err(EnvError::invalid("secrets", message, "name a secret of the project: NAME=cofer://NAME"));
+            return Err(EnvError::invalid(
+                "secrets",
+                message,
+                "name a secret of the project: NAME=cofer://NAME",
+            ));
         }
         variables.push((name.to_owned(), resolve(name, reference, vault).await?));
     }
@@ -69,10 +75,16 @@ async fn resolve(name: &str, reference: &str, vault: &dyn Vault) -> Result<Secre
     check(name, reference)?;
     let missing = |why: String| {
         let message = format!("secret `{name}` could not be read: {why}");
-        EnvError::new(ErrorKind::PreconditionFailed, "secrets", message, format!("see that {reference} is there, and try again"))
+        EnvError::new(
+            ErrorKind::PreconditionFailed,
+            "secrets",
+            message,
+            format!("see that {reference} is there, and try again"),
+        )
     };
     if let Some(variable) = reference.strip_prefix("env://") {
-        let value = std::env::var(variable).map_err(|_| missing(format!("there is no variable {variable}")))?;
+        let value =
+            std::env::var(variable).map_err(|_| missing(format!("there is no variable {variable}")))?;
         return Ok(value.into());
     }
     if let Some(path) = reference.strip_prefix("file://") {

@@ -25,14 +25,20 @@ impl Environment {
         }
         if self.state.services.len() >= SERVICES_MAX {
             let message = format!("there are {SERVICES_MAX} services already");
-            return Err(EnvError::new(ErrorKind::LimitExceeded, "service", message, "use one of those there are"));
+            return Err(EnvError::new(
+                ErrorKind::LimitExceeded,
+                "service",
+                message,
+                "use one of those there are",
+            ));
         }
         let service = self.start_service(&config).await?;
         self.state.config.services.push(config);
         self.state.services.push(service.clone());
         self.save()?;
         let done = format!("Add service {} ({})", service.config.name, service.config.image);
-        remember(&self.home.log(), &LogEntry::Note(&done)).map_err(|error| EnvError::io("log", "the log", &error))?;
+        remember(&self.home.log(), &LogEntry::Note(&done))
+            .map_err(|error| EnvError::io("log", "the log", &error))?;
         Ok(service)
     }
 

@@ -83,7 +83,7 @@ pub struct Background {
     pub started_at: Moment,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastCommand {
     pub command: String,
     pub exit_code: Option<i32>,
@@ -134,14 +134,20 @@ impl Home {
         };
         serde_json::from_slice(&bytes).map(Some).map_err(|error| {
             let message = format!("{} is damaged: {error}", file.display());
-            EnvError::new(crate::error::ErrorKind::Internal, "state", message, "remove the environment with `cofer env destroy --force`")
+            EnvError::new(
+                crate::error::ErrorKind::Internal,
+                "state",
+                message,
+                "remove the environment with `cofer env destroy --force`",
+            )
         })
     }
 
     pub fn save(&self, state: &State) -> Result<()> {
         let bytes = serde_json::to_vec_pretty(state)
             .map_err(|error| EnvError::io("state", self.file().display(), &error.into()))?;
-        files::replace(&self.file(), &bytes).map_err(|error| EnvError::io("state", self.file().display(), &error))
+        files::replace(&self.file(), &bytes)
+            .map_err(|error| EnvError::io("state", self.file().display(), &error))
     }
 }
 
@@ -185,7 +191,9 @@ fn digest(parts: &[&str]) -> Vec<u8> {
 /// Removes a folder of ours with all that is in it.
 pub fn remove_folder(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(EnvError::io("state", path.display(), &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(EnvError::io("state", path.display(), &error))
+        }
         _ => Ok(()),
     }
 }

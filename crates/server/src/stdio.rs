@@ -285,7 +285,11 @@ impl Drop for Forget {
 }
 
 fn caller() -> Caller {
-    Caller { name: "stdio".to_owned(), trace_id: uuid::Uuid::new_v4().simple().to_string(), ..Caller::default() }
+    Caller {
+        name: "stdio".to_owned(),
+        trace_id: uuid::Uuid::new_v4().simple().to_string(),
+        ..Caller::default()
+    }
 }
 
 fn refused(id: &RawValue, error: RpcError) -> Bytes {

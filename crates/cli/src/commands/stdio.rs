@@ -15,6 +15,7 @@ use super::env::Workplace;
 use super::external::project_of;
 use crate::client::Target;
 use crate::exit::Failure;
+use crate::signals::told_to_end;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -97,22 +98,10 @@ async fn nobody_reads() {
         let mut asked = [PollFd::new(&stdout, PollFlags::empty())];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let answered = poll(&mut asked, Some(&at_once));
-        if answered.is_ok() && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+        if answered.is_ok()
+            && asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+        {
             return;
         }
-    }
-}
-
-async fn told_to_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        (Ok(mut terminate), Ok(mut interrupt)) => {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        }
-        // Without handlers the signals do what they always do.
-        _ => std::future::pending().await,
     }
 }

@@ -37,6 +37,27 @@ fn every_kind_of_error_is_explained() {
     }
 }
 
+#[tokio::test]
+async fn every_verb_of_environments_is_explained() {
+    let guide = document("docs/environments.md");
+    let help = start().cofer(&["env", "--help"]).await.stdout;
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let verbs = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next());
+    let verbs: Vec<_> = verbs.filter(|verb| *verb != "help").collect();
+    assert!(verbs.len() > 12, "{verbs:?}");
+    for verb in verbs {
+        assert!(guide.contains(&format!("| `cofer env {verb}")), "{verb} is not in docs/environments.md");
+    }
+    let completions = start().cofer(&["completions", "bash"]).await;
+    assert!(
+        completions.succeeded().contains("cofer__subcmd__env__subcmd__checkout"),
+        "completions know the verbs"
+    );
+}
+
 #[test]
 fn every_room_is_on_the_map() {
     let map = document("ARCHITECTURE.md");

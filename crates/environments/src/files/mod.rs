@@ -7,7 +7,9 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, renameat, unlinkat,
+};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
@@ -60,16 +62,23 @@ impl Files {
         }
         if about.len() > FILE_BYTES_MAX {
             let what = format!("larger than {} MiB", FILE_BYTES_MAX >> 20);
-            return Err(path.refused(&what, "look at parts of it with `environment_run_cmd`, such as `head` or `sed -n`"));
+            return Err(path.refused(
+                &what,
+                "look at parts of it with `environment_run_cmd`, such as `head` or `sed -n`",
+            ));
         }
         let mut bytes = Vec::new();
-        io::Read::by_ref(&mut file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| path.io(&error))?;
+        io::Read::by_ref(&mut file)
+            .take(FILE_BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .map_err(|error| path.io(&error))?;
         Ok(bytes)
     }
 
     fn read_text(&self, path: &Inside) -> Result<String> {
         let bytes = self.read_whole(path)?;
-        let binary = || path.refused("binary", "use `environment_run_cmd`, such as `file` or `xxd`, to look at it");
+        let binary =
+            || path.refused("binary", "use `environment_run_cmd`, such as `file` or `xxd`, to look at it");
         if bytes[..bytes.len().min(LOOKED_AT)].contains(&0) {
             return Err(binary());
         }
@@ -83,7 +92,11 @@ impl Files {
         let all: Vec<&str> = text.split_inclusive('\n').collect();
         if first == 0 || last < first {
             let message = format!("lines {first} to {last} are no range");
-            return Err(EnvError::invalid("arguments", message, "lines are counted from 1, and the range includes its last line"));
+            return Err(EnvError::invalid(
+                "arguments",
+                message,
+                "lines are counted from 1, and the range includes its last line",
+            ));
         }
         if first > all.len() {
             let message = format!("{} has {} lines; there is no line {first}", path.shown(), all.len());
@@ -173,7 +186,11 @@ impl Files {
     pub fn edit(&self, path: &str, search: &str, replace: &str, which: Option<&str>) -> Result<()> {
         let inside = Inside::of(path)?;
         if search.is_empty() {
-            return Err(EnvError::invalid("arguments", "`search_text` is empty", "give the text that is to be replaced"));
+            return Err(EnvError::invalid(
+                "arguments",
+                "`search_text` is empty",
+                "give the text that is to be replaced",
+            ));
         }
         let text = self.read_text(&inside)?;
         let matches: Vec<usize> = text.match_indices(search).map(|(at, _)| at).collect();
@@ -181,7 +198,11 @@ impl Files {
         let at = match (matches.as_slice(), which.filter(|which| !which.is_empty())) {
             ([], _) => {
                 let message = format!("the text to be replaced is not in {}", inside.shown());
-                return Err(EnvError::invalid("edit", message, "read the file, and give the text exactly as it stands there"));
+                return Err(EnvError::invalid(
+                    "edit",
+                    message,
+                    "read the file, and give the text exactly as it stands there",
+                ));
             }
             ([only], None) => *only,
             (several, None) => return Err(ambiguous(&inside, &text, several, &id)),
@@ -198,13 +219,17 @@ impl Files {
     pub fn delete(&self, path: &str) -> Result<()> {
         let path = Inside::of(path)?;
         if path.is_top() {
-            return Err(path.refused("the worktree itself", "name a file; `environment_destroy` removes an environment"));
+            return Err(path.refused(
+                "the worktree itself",
+                "name a file; `environment_destroy` removes an environment",
+            ));
         }
         let folder = self.open(&path.parent(), OFlags::PATH | OFlags::DIRECTORY)?;
         match unlinkat(&folder, path.name(), AtFlags::empty()) {
             Ok(()) => Ok(()),
             Err(Errno::ISDIR) => {
-                Err(path.refused("a directory", "remove directories with `environment_run_cmd`, such as `rm -r`"))
+                Err(path
+                    .refused("a directory", "remove directories with `environment_run_cmd`, such as `rm -r`"))
             }
             Err(error) => Err(path.failed(error)),
         }
@@ -227,7 +252,11 @@ fn ambiguous(path: &Inside, text: &str, matches: &[usize], id: &dyn Fn(usize) ->
         format!("match {} (line {}):\n{}", id(index), line + 1, context.join("\n"))
     });
     let listed = shown.collect::<Vec<_>>().join("\n\n");
-    let message = format!("the text is {} times in {}; `which_match` says which one is meant:\n\n{listed}", matches.len(), path.shown());
+    let message = format!(
+        "the text is {} times in {}; `which_match` says which one is meant:\n\n{listed}",
+        matches.len(),
+        path.shown()
+    );
     EnvError::invalid("edit", message, "send it again with `which_match`, or with a longer `search_text`")
 }
 
@@ -239,7 +268,11 @@ impl Inside {
     fn of(path: &str) -> Result<Self> {
         let refused = |why: &str| {
             let message = format!("`{}` {why}", path.escape_debug());
-            EnvError::invalid("arguments", message, format!("give a path inside the environment, relative or below {WORKDIR}"))
+            EnvError::invalid(
+                "arguments",
+                message,
+                format!("give a path inside the environment, relative or below {WORKDIR}"),
+            )
         };
         if path.contains('\0') {
             return Err(refused("has a zero in it"));
@@ -297,13 +330,19 @@ impl Inside {
         match error {
             Errno::NOENT => {
                 let message = format!("{} is not there", self.shown());
-                EnvError::new(ErrorKind::NotFound, "files", message, "look with `environment_file_list`; sending this again will not help")
+                EnvError::new(
+                    ErrorKind::NotFound,
+                    "files",
+                    message,
+                    "look with `environment_file_list`; sending this again will not help",
+                )
             }
             Errno::XDEV | Errno::LOOP => {
                 let message = format!("{} leads out of the environment by a link", self.shown());
                 EnvError::invalid("files", message, "name a file inside the environment")
             }
-            Errno::NOTDIR => self.refused("below something that is no directory", "name a path whose parents are directories"),
+            Errno::NOTDIR => self
+                .refused("below something that is no directory", "name a path whose parents are directories"),
             Errno::NAMETOOLONG => self.refused("too long", "use a shorter path"),
             other => self.io(&other.into()),
         }
@@ -326,7 +365,11 @@ fn replace_at(folder: &OwnedFd, name: &Path, bytes: &[u8], mode: Mode) -> io::Re
     let mut file = File::from(openat(folder, &draft, flags, mode)?);
     let written = file
         .write_all(bytes)
-        .and_then(|()| file.set_permissions(fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(mode.as_raw_mode()))))
+        .and_then(|()| {
+            file.set_permissions(fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(
+                mode.as_raw_mode(),
+            )))
+        })
         .and_then(|()| Ok(renameat(folder, &draft, folder, name)?));
     if written.is_err() {
         let _ = unlinkat(folder, &draft, AtFlags::empty());

@@ -69,7 +69,14 @@ fn absolute_paths_below_the_workdir_are_those_of_the_worktree() {
 fn nothing_outside_is_reached_by_any_path() {
     let tree = tree();
     let outside = tree.folder.path().join("outside");
-    for path in ["../outside", "deep/../../outside", outside.to_str().unwrap(), "/etc/passwd", "/workdir/../etc/passwd", "a\0b"] {
+    for path in [
+        "../outside",
+        "deep/../../outside",
+        outside.to_str().unwrap(),
+        "/etc/passwd",
+        "/workdir/../etc/passwd",
+        "a\0b",
+    ] {
         assert_eq!(tree.files.read(path, Lines::All).unwrap_err().kind, ErrorKind::Invalid, "{path:?}");
         assert_eq!(tree.files.write(path, b"x").unwrap_err().kind, ErrorKind::Invalid, "{path:?}");
         assert_eq!(tree.files.delete(path).unwrap_err().kind, ErrorKind::Invalid, "{path:?}");
@@ -139,9 +146,13 @@ fn what_is_no_text_is_refused_with_a_reason() {
     fs::write(tree.top().join("latin"), b"caf\xe9").unwrap();
     File::create(tree.top().join("huge")).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
     rustix::fs::mknodat(CWD, tree.top().join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-    for (path, reason) in
-        [("binary", "binary"), ("latin", "binary"), ("huge", "larger"), ("pipe", "no ordinary file"), (".", "directory")]
-    {
+    for (path, reason) in [
+        ("binary", "binary"),
+        ("latin", "binary"),
+        ("huge", "larger"),
+        ("pipe", "no ordinary file"),
+        (".", "directory"),
+    ] {
         let error = tree.files.read(path, Lines::All).unwrap_err();
         assert!(error.message.contains(reason), "{path}: {error}");
         assert_eq!(error.kind, ErrorKind::Invalid);

@@ -13,9 +13,11 @@
 mod notes;
 mod run;
 mod source;
+mod takeover;
 mod worktree;
 
 pub use notes::{LogEntry, remember};
 pub use run::Git;
 pub use source::{Initialised, Source};
+pub use takeover::Takeover;
 pub use worktree::{Commit, Worktree};

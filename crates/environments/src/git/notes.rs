@@ -110,13 +110,18 @@ impl Worktree {
     pub async fn notes_at(&self, commit: &str) -> Result<String> {
         let asked = ["notes", "--ref", &self.notes_ref(), "show", commit];
         let said = self.source().git().ask("log", asked, b"").await?;
-        Ok(if said.code == Some(0) { String::from_utf8_lossy(&said.stdout).trim().to_owned() } else { String::new() })
+        Ok(if said.code == Some(0) {
+            String::from_utf8_lossy(&said.stdout).trim().to_owned()
+        } else {
+            String::new()
+        })
     }
 
     /// What differs from this commit.
     pub async fn diff(&self, since: &str) -> Result<String> {
         let range = format!("{since}..{}", self.tracking_ref());
-        let answer = self.source().git().run("diff", ["diff", "--no-color", "--no-ext-diff", &range, "--"]).await?;
+        let answer =
+            self.source().git().run("diff", ["diff", "--no-color", "--no-ext-diff", &range, "--"]).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }

@@ -2,20 +2,26 @@
 //!
 //! What lies in a worktree was written by whoever works in its container, and must never make git run something on this machine. So
 //! git is told where its directory is instead of finding it, and hooks, file-system monitors, pagers, editors, signing and prompts are off.
+//! Only what a person does in their own repository ([`Git::as_user`]) is done with their own hooks and settings.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::Command;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::error::{EnvError, ErrorKind, Result};
 
 /// More of an answer than this is nothing that is asked for here.
 const OUTPUT_MAX: u64 = 64 << 20;
+
+/// How long one that is told to end may take for it.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long what it said may take to be read when it has ended.
+const AFTERWORDS_MAX: Duration = Duration::from_secs(2);
 
 /// Off, whatever the configuration says.
 const SETTINGS: [&str; 15] = [
@@ -37,8 +43,11 @@ const SETTINGS: [&str; 15] = [
     "color.ui=false",
 ];
 
+/// The same for what a person does: nobody is there to type, and what is told is read by us.
+const SETTINGS_AS_USER: [&str; 3] = ["core.pager=cat", "core.editor=true", "color.ui=false"];
+
 /// Whose repository would otherwise be taken for ours, and who would be asked.
-const VARIABLES_REMOVED: [&str; 12] = [
+const VARIABLES_REMOVED: [&str; 13] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
     "GIT_INDEX_FILE",
@@ -51,6 +60,7 @@ const VARIABLES_REMOVED: [&str; 12] = [
     "GIT_EXTERNAL_DIFF",
     "GIT_EDITOR",
     "GIT_TRACE",
+    "GPG_TTY",
 ];
 
 /// How git is called in one place: which folder, which repository, within which time.
@@ -59,6 +69,14 @@ pub struct Git {
     folder: PathBuf,
     variables: Vec<(&'static str, OsString)>,
     deadline: Duration,
+    manner: Manner,
+}
+
+/// Whose wishes git follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Guarded,
+    AsUser,
 }
 
 /// What it said, when it could be run.
@@ -71,7 +89,14 @@ pub struct Said {
 
 impl Git {
     pub fn at(folder: impl Into<PathBuf>, deadline: Duration) -> Self {
-        Self { folder: folder.into(), variables: Vec::new(), deadline }
+        Self { folder: folder.into(), variables: Vec::new(), deadline, manner: Manner::Guarded }
+    }
+
+    /// With the person's own hooks and settings, as if they had typed it; but for questions, which nobody would answer.
+    #[must_use]
+    pub fn as_user(mut self) -> Self {
+        self.manner = Manner::AsUser;
+        self
     }
 
     #[must_use]
@@ -125,19 +150,25 @@ impl Git {
         let mut command = self.command();
         command.args(arguments);
         let late = || {
-            let advice = "a repository as large as this may need more time: set COFER_TIMEOUT_GIT (milliseconds)";
+            let advice =
+                "a repository as large as this may need more time: set COFER_TIMEOUT_GIT (milliseconds)";
             EnvError::timeout(step, "git", self.deadline, advice)
         };
-        timeout(self.deadline, converse(command, stdin)).await.map_err(|_| late())?.map_err(|error| {
+        let said = converse(command, stdin, self.deadline).await.map_err(|error| {
             let advice = "see that git is installed and that the folder is there";
             let message = format!("git could not be run in {}: {error}", self.folder.display());
             EnvError::new(ErrorKind::PreconditionFailed, step, message, advice)
-        })
+        })?;
+        said.ok_or_else(late)
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new("git");
-        for setting in SETTINGS {
+        let settings: &[&str] = match self.manner {
+            Manner::Guarded => &SETTINGS,
+            Manner::AsUser => &SETTINGS_AS_USER,
+        };
+        for setting in settings {
             command.arg("-c").arg(setting);
         }
         for name in VARIABLES_REMOVED {
@@ -160,42 +191,65 @@ impl Git {
     }
 }
 
-async fn converse(mut command: Command, stdin: &[u8]) -> std::io::Result<Said> {
+/// `None` if it took too long.
+async fn converse(mut command: Command, stdin: &[u8], deadline: Duration) -> std::io::Result<Option<Said>> {
     let mut child = command.spawn()?;
     let group = Group::of(&child);
+    if let Ok(said) = timeout(deadline, listen(&mut child, stdin)).await {
+        group.has_ended();
+        return said.map(Some);
+    }
+    // Told politely, it takes its locks with it.
+    group.signal(rustix::process::Signal::TERM);
+    let _ = timeout(GRACE, child.wait()).await;
+    Ok(None)
+}
+
+async fn listen(child: &mut Child, stdin: &[u8]) -> std::io::Result<Said> {
     let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let tell = async {
-        if let Some(input) = &mut input {
-            // Who does not want to read it all has said why on stderr.
-            let _ = input.write_all(stdin).await;
-        }
-        drop(input);
-    };
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let read_out = async {
-        if let Some(output) = output {
-            output.take(OUTPUT_MAX).read_to_end(&mut stdout).await?;
+    let status = {
+        let talking = async {
+            let tell = async {
+                if let Some(input) = &mut input {
+                    // Who does not want to read it all has said why on stderr.
+                    let _ = input.write_all(stdin).await;
+                }
+                drop(input.take());
+            };
+            let ((), read, said) =
+                tokio::join!(tell, read_all(output, &mut stdout), read_all(errors, &mut stderr));
+            read.and(said)
+        };
+        tokio::pin!(talking);
+        let ended = tokio::select! {
+            said = &mut talking => said.map(|()| None)?,
+            ended = child.wait() => Some(ended?),
+        };
+        match ended {
+            None => child.wait().await?,
+            Some(status) => {
+                // What a hook left running may hold the pipes for as long as it likes.
+                timeout(AFTERWORDS_MAX, talking).await.unwrap_or(Ok(()))?;
+                status
+            }
         }
-        std::io::Result::Ok(())
     };
-    let read_errors = async {
-        if let Some(errors) = errors {
-            errors.take(OUTPUT_MAX).read_to_end(&mut stderr).await?;
-        }
-        std::io::Result::Ok(())
-    };
-    let ((), read, said) = tokio::join!(tell, read_out, read_errors);
-    read.and(said)?;
-    let status = child.wait().await?;
-    group.has_ended();
     Ok(Said { code: status.code(), stdout, stderr: String::from_utf8_lossy(&stderr).trim().to_owned() })
+}
+
+async fn read_all(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> std::io::Result<()> {
+    if let Some(pipe) = pipe {
+        pipe.take(OUTPUT_MAX).read_to_end(into).await?;
+    }
+    Ok(())
 }
 
 /// A git process and those it started: ended together when nobody waits any more.
 struct Group(Option<rustix::process::Pid>);
 
 impl Group {
-    fn of(child: &tokio::process::Child) -> Self {
+    fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self(id.and_then(rustix::process::Pid::from_raw))
     }
@@ -203,13 +257,17 @@ impl Group {
     fn has_ended(mut self) {
         self.0 = None;
     }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(group) = self.0 {
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
+    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+        self.signal(rustix::process::Signal::KILL);
     }
 }
 
@@ -217,7 +275,8 @@ impl Drop for Group {
 fn failed(step: &'static str, said: &Said) -> EnvError {
     let words = said.stderr.lines().filter(|line| !line.starts_with("hint:")).collect::<Vec<_>>().join("\n");
     let words = words.trim();
-    let words = if words.is_empty() { format!("exit code {}", said.code.unwrap_or(-1)) } else { words.to_owned() };
+    let words =
+        if words.is_empty() { format!("exit code {}", said.code.unwrap_or(-1)) } else { words.to_owned() };
     let recovery = if words.contains("dubious ownership") {
         "the repository belongs to another user; allow it with `git config --global --add safe.directory PATH`"
     } else if words.contains("No space left") {

@@ -37,7 +37,13 @@ pub enum Initialised {
 impl Source {
     /// The repository whose working tree is here and whose git directory is in it, taken as it is said to be.
     pub fn at(top: &Path, deadline: Duration) -> Self {
-        Self { top: top.to_owned(), common: top.join(".git"), folder: top.join(FOLDER), git: Git::at(top, deadline), deadline }
+        Self {
+            top: top.to_owned(),
+            common: top.join(".git"),
+            folder: top.join(FOLDER),
+            git: Git::at(top, deadline),
+            deadline,
+        }
     }
 
     /// The repository at this path, with everything that environments need.
@@ -75,7 +81,10 @@ impl Source {
         let asked = ["rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"];
         let said = Git::at(&path, deadline).ask("find", asked, b"").await?;
         if said.code != Some(0) {
-            return Err(unusable(&format!("{}; you must be in a git repository with a working tree", said.stderr)));
+            return Err(unusable(&format!(
+                "{}; you must be in a git repository with a working tree",
+                said.stderr
+            )));
         }
         let answer = String::from_utf8_lossy(&said.stdout).into_owned();
         let mut lines = answer.lines().map(PathBuf::from);
@@ -106,7 +115,10 @@ impl Source {
         let refspec = "+refs/heads/cofer/*:refs/remotes/cofer/*";
         let values = [bare.as_os_str(), refspec.as_ref()];
         for (name, value) in config.into_iter().zip(values) {
-            source.git.run("init", ["config".as_ref(), "--replace-all".as_ref(), name.as_ref(), value]).await?;
+            source
+                .git
+                .run("init", ["config".as_ref(), "--replace-all".as_ref(), name.as_ref(), value])
+                .await?;
         }
         source.share_objects()?;
         Ok((source, Initialised::Now))
@@ -186,7 +198,8 @@ impl Source {
             return Err(unknown(String::new()));
         }
         let commit = format!("{reference}^{{commit}}");
-        let said = self.git.ask("resolve", ["rev-parse", "--verify", "--end-of-options", &commit], b"").await?;
+        let said =
+            self.git.ask("resolve", ["rev-parse", "--verify", "--end-of-options", &commit], b"").await?;
         let name = String::from_utf8_lossy(&said.stdout).trim().to_owned();
         if said.code == Some(0) && !name.is_empty() {
             return Ok(name);
@@ -239,7 +252,9 @@ impl Source {
             let (email, _) = rest.split_once('>')?;
             Some((name.to_owned(), email.to_owned()))
         });
-        Ok(parsed.filter(|_| said.code == Some(0)).unwrap_or_else(|| ("Cofer".to_owned(), "cofer@localhost".to_owned())))
+        Ok(parsed
+            .filter(|_| said.code == Some(0))
+            .unwrap_or_else(|| ("Cofer".to_owned(), "cofer@localhost".to_owned())))
     }
 }
 

@@ -84,7 +84,8 @@ impl Worktree {
 
     async fn remove_git_dir(&self) -> Result<()> {
         let folder = self.git_dir();
-        let failed = |error| EnvError::io("worktree", format_args!("{} cannot be removed", folder.display()), &error);
+        let failed =
+            |error| EnvError::io("worktree", format_args!("{} cannot be removed", folder.display()), &error);
         remove_tree(&folder).await.map_err(failed)
     }
 
@@ -111,8 +112,14 @@ impl Worktree {
     }
 
     async fn status(&self) -> Result<Vec<u8>> {
-        let asked =
-            ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal", "--ignore-submodules=all"];
+        let asked = [
+            "status",
+            "--porcelain",
+            "-z",
+            "--no-renames",
+            "--untracked-files=normal",
+            "--ignore-submodules=all",
+        ];
         self.git().run("commit", asked).await
     }
 
@@ -143,7 +150,8 @@ impl Worktree {
             return Ok(Commit { name: None, warnings });
         }
         if said.code != Some(0) {
-            let advice = "read what git says; the files are as they were, and the next change is committed with them";
+            let advice =
+                "read what git says; the files are as they were, and the next change is committed with them";
             let message = format!("git could not commit: {}", text.trim());
             return Err(EnvError::new(ErrorKind::Internal, "commit", message, advice));
         }
@@ -182,7 +190,9 @@ impl Worktree {
                 break;
             }
             match foreign_repository(&said.stderr) {
-                Some(path) if left_out.len() < FOREIGN_MAX && !left_out.contains(&path) => left_out.push(path),
+                Some(path) if left_out.len() < FOREIGN_MAX && !left_out.contains(&path) => {
+                    left_out.push(path)
+                }
                 _ => {
                     let advice = "mend or remove what git names; the files stay as they are until then";
                     let message = format!("git could not take the files: {}", said.stderr);
@@ -190,7 +200,8 @@ impl Worktree {
                 }
             }
         }
-        let warning = |path: &String| format!("`{path}` is a git repository of its own and was not committed");
+        let warning =
+            |path: &String| format!("`{path}` is a git repository of its own and was not committed");
         Ok(left_out.iter().map(warning).collect())
     }
 
@@ -200,12 +211,20 @@ impl Worktree {
         if fs::symlink_metadata(&self.path).is_ok() {
             if let Err(error) = remove_tree(&self.path).await {
                 if !force {
-                    return Err(EnvError::io("worktree", format_args!("{} cannot be removed", self.path.display()), &error));
+                    return Err(EnvError::io(
+                        "worktree",
+                        format_args!("{} cannot be removed", self.path.display()),
+                        &error,
+                    ));
                 }
                 warnings.push(format!("{} could not be removed at first: {error}", self.path.display()));
                 make_removable(&self.path);
                 remove_tree(&self.path).await.map_err(|error| {
-                    EnvError::io("worktree", format_args!("{} cannot be removed", self.path.display()), &error)
+                    EnvError::io(
+                        "worktree",
+                        format_args!("{} cannot be removed", self.path.display()),
+                        &error,
+                    )
                 })?;
             }
             removed.push(self.path.clone());

@@ -45,7 +45,8 @@ impl Answer {
     }
 
     pub fn into_result(self) -> Value {
-        let blocks: Vec<Value> = self.texts.into_iter().map(|text| json!({"type": "text", "text": text})).collect();
+        let blocks: Vec<Value> =
+            self.texts.into_iter().map(|text| json!({"type": "text", "text": text})).collect();
         json!({"content": blocks, "structuredContent": self.data, "isError": self.is_error})
     }
 }
@@ -110,7 +111,8 @@ pub fn ran(id: &str, ran: &Ran, trace_id: &str, limit_ms: u128) -> Answer {
     }
     if ran.timed_out {
         let advice = "run it in the background, do less at once, or set COFER_TIMEOUT_RUN (milliseconds)";
-        let message = format!("the command took longer than {limit_ms} ms and was ended with all that it started");
+        let message =
+            format!("the command took longer than {limit_ms} ms and was ended with all that it started");
         let error = EnvError::new(crate::error::ErrorKind::Timeout, "run", message, advice);
         if let Some(fields) = data.as_object_mut() {
             fields.insert("error".to_owned(), error.public(trace_id));

@@ -16,7 +16,9 @@ impl Arguments {
         match value {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(Value::Object(all)) => Ok(Self(all)),
-            Some(_) => Err(EnvError::invalid("arguments", "the arguments are no object", "send them by name")),
+            Some(_) => {
+                Err(EnvError::invalid("arguments", "the arguments are no object", "send them by name"))
+            }
         }
     }
 
@@ -64,7 +66,10 @@ impl Arguments {
         let no_ports = || wrong(name, "is no list of ports from 1 to 65535");
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let port = |value: &Value| {
-            whole(value).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0).ok_or_else(no_ports)
+            whole(value)
+                .and_then(|port| u16::try_from(port).ok())
+                .filter(|port| *port > 0)
+                .ok_or_else(no_ports)
         };
         value.as_array().ok_or_else(no_ports)?.iter().map(port).collect()
     }
@@ -97,7 +102,11 @@ fn whole(value: &Value) -> Option<u64> {
 }
 
 fn missing(name: &str) -> EnvError {
-    EnvError::invalid("arguments", format!("required argument \"{name}\" not found"), format!("send `{name}`"))
+    EnvError::invalid(
+        "arguments",
+        format!("required argument \"{name}\" not found"),
+        format!("send `{name}`"),
+    )
 }
 
 fn wrong(name: &str, what: &str) -> EnvError {
@@ -112,7 +121,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_of_another_kind_is_named() {
-        let arguments = Arguments::new(Some(json!({"title": 7, "ports": ["x"], "background": "maybe", "n": -1}))).unwrap();
+        let arguments =
+            Arguments::new(Some(json!({"title": 7, "ports": ["x"], "background": "maybe", "n": -1})))
+                .unwrap();
         for (error, part) in [
             (arguments.text("title").unwrap_err(), "\"title\" is no text"),
             (arguments.text("command").unwrap_err(), "required argument \"command\" not found"),

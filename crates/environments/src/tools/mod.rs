@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::Environments;
 use crate::config::ServiceConfig;
 use crate::create::Create;
 use crate::environment::Environment;
@@ -17,7 +18,6 @@ use crate::error::{EnvError, ErrorKind, Result};
 use crate::files::Lines;
 use crate::run::{Listener, RunRequest};
 use crate::tail::LINES_TOLD;
-use crate::Environments;
 
 pub use answers::{Answer, environment as environment_data};
 use arguments::Arguments;
@@ -66,13 +66,20 @@ impl Toolbox {
     }
 
     /// The result, as in `tools/call`. Dropping this ends what was begun.
-    pub async fn call(&self, tool: &str, arguments: Option<Value>, trace_id: &str, progress: &Progress) -> Value {
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: Option<Value>,
+        trace_id: &str,
+        progress: &Progress,
+    ) -> Value {
         let began = Instant::now();
         let parsed = Arguments::new(arguments);
         let mut note = Note::default();
         let outcome = match &parsed {
             Ok(arguments) => {
-                note.mode = if arguments.flag("background").unwrap_or(false) { "background" } else { "foreground" };
+                note.mode =
+                    if arguments.flag("background").unwrap_or(false) { "background" } else { "foreground" };
                 note.environment = self.place(arguments).map(|place| place.id).unwrap_or_default();
                 self.dispatch(tool, arguments, trace_id, progress, &mut note).await
             }
@@ -85,7 +92,8 @@ impl Toolbox {
         if answer.is_error() && note.outcome.is_empty() {
             note.outcome = ErrorKind::Timeout.word();
         }
-        let (outcome, duration_ms) = (if note.outcome.is_empty() { "ok" } else { note.outcome }, began.elapsed().as_millis());
+        let (outcome, duration_ms) =
+            (if note.outcome.is_empty() { "ok" } else { note.outcome }, began.elapsed().as_millis());
         tracing::info!(
             tool,
             environment = note.environment,
@@ -109,7 +117,12 @@ impl Toolbox {
             Some(place) => Ok(place),
             None if self.offer.single_tenant => {
                 let message = "there is no environment in this session yet";
-                Err(EnvError::new(ErrorKind::PreconditionFailed, "find", message, "create one with `environment_create`"))
+                Err(EnvError::new(
+                    ErrorKind::PreconditionFailed,
+                    "find",
+                    message,
+                    "create one with `environment_create`",
+                ))
             }
             None => {
                 let source = arguments.path("environment_source")?;
@@ -160,7 +173,9 @@ impl Toolbox {
             "environment_add_service" => self.add_service(arguments).await,
             "environment_checkpoint" => {
                 let image = self.open(arguments).await?.checkpoint(arguments.text("destination")?).await?;
-                let text = format!("Checkpoint kept as {image}. You MUST use the full content addressed (@sha256:...) reference in `docker` commands where there is one.");
+                let text = format!(
+                    "Checkpoint kept as {image}. You MUST use the full content addressed (@sha256:...) reference in `docker` commands where there is one."
+                );
                 Ok(Answer::new(text, json!({"image": image})))
             }
             "environment_log" => {
@@ -189,7 +204,12 @@ impl Toolbox {
                 "environment_id {} already exists for this session. To replace it with a new one, set allow_replace=true",
                 current.id
             );
-            return Err(EnvError::new(ErrorKind::Conflict, "name", message, "go on with the environment there is"));
+            return Err(EnvError::new(
+                ErrorKind::Conflict,
+                "name",
+                message,
+                "go on with the environment there is",
+            ));
         }
         let wanted = Create {
             title: arguments.text("title")?.to_owned(),
@@ -238,7 +258,10 @@ impl Toolbox {
     async fn list(&self, arguments: &Arguments) -> Result<Answer> {
         let all = self.environments.list(&arguments.path("environment_source")?).await?;
         let all: Value = all.iter().map(answers::environment).collect();
-        let text = format!("{}\n\nDO NOT change environments without explicit permission from the user", answers::written(&all));
+        let text = format!(
+            "{}\n\nDO NOT change environments without explicit permission from the user",
+            answers::written(&all)
+        );
         Ok(Answer::new(text, json!({"environments": all})))
     }
 
@@ -339,7 +362,10 @@ impl Toolbox {
                 let id = arguments.text("background_id")?;
                 let stopped = environment.background_stop(id).await?;
                 let ended = stopped.map(|stopped| stopped.ended);
-                Ok(Answer::new(format!("Background command {id} has ended."), json!({"background_id": id, "ended": ended})))
+                Ok(Answer::new(
+                    format!("Background command {id} has ended."),
+                    json!({"background_id": id, "ended": ended}),
+                ))
             }
             _ => Err(unknown(tool)),
         }

@@ -62,7 +62,15 @@ fn object(properties: &Value, required: &[&str]) -> Value {
 impl Tool {
     fn new(name: &'static str, effect: Effect, description: &'static str) -> Self {
         let output = object(&json!({}), &[]);
-        Self { name, description, effect, arguments: Vec::new(), output, of_environment: true, always_named: false }
+        Self {
+            name,
+            description,
+            effect,
+            arguments: Vec::new(),
+            output,
+            of_environment: true,
+            always_named: false,
+        }
     }
 
     fn takes(mut self, name: &'static str, schema: Value) -> Self {
@@ -95,10 +103,18 @@ impl Tool {
         let explanation = text("One sentence explanation for why this tool is being called.");
         let mut common: Vec<Argument> = vec![("explanation", explanation, false)];
         if named || !self.of_environment {
-            common.push(("environment_source", text("Absolute path to the source git repository for the environment."), true));
+            common.push((
+                "environment_source",
+                text("Absolute path to the source git repository for the environment."),
+                true,
+            ));
         }
         if named && self.of_environment {
-            common.push(("environment_id", text("The ID of the environment for this command. Must call `environment_create` first."), true));
+            common.push((
+                "environment_id",
+                text("The ID of the environment for this command. Must call `environment_create` first."),
+                true,
+            ));
         }
         let mut properties = Map::new();
         let mut required = Vec::new();
@@ -238,14 +254,27 @@ fn about_files() -> Vec<Tool> {
     let target = || text("Path of the file, absolute or relative to the workdir.");
     let of_file = ["target_file", "commit"];
     vec![
-        Tool::new("environment_file_read", Reads, "Read the contents of a file, specifying a line range or the entire file.")
-            .needs("target_file", target())
-            .takes("should_read_entire_file", flag("Whether to read the entire file. Defaults to false."))
-            .takes("start_line_one_indexed_inclusive", number("The one-indexed line number to start reading from (inclusive)."))
-            .takes("end_line_one_indexed_inclusive", number("The one-indexed line number to end reading at (inclusive)."))
-            .gives(&json!({"content": {"type": "string"}}), &["content"]),
+        Tool::new(
+            "environment_file_read",
+            Reads,
+            "Read the contents of a file, specifying a line range or the entire file.",
+        )
+        .needs("target_file", target())
+        .takes("should_read_entire_file", flag("Whether to read the entire file. Defaults to false."))
+        .takes(
+            "start_line_one_indexed_inclusive",
+            number("The one-indexed line number to start reading from (inclusive)."),
+        )
+        .takes(
+            "end_line_one_indexed_inclusive",
+            number("The one-indexed line number to end reading at (inclusive)."),
+        )
+        .gives(&json!({"content": {"type": "string"}}), &["content"]),
         Tool::new("environment_file_list", Reads, "List the contents of a directory")
-            .needs("path", text("Path of the directory to list contents of, absolute or relative to the workdir."))
+            .needs(
+                "path",
+                text("Path of the directory to list contents of, absolute or relative to the workdir."),
+            )
             .gives(&json!({"entries": {"type": "array", "items": {"type": "string"}}}), &["entries"]),
         Tool::new("environment_file_write", Writes, "Write the contents of a file.")
             .needs("target_file", target())

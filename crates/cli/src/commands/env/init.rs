@@ -1,8 +1,8 @@
 //! `cofer init`.
 
 use clap::Args;
-use cofer_environments::git::{Initialised, Source};
 use cofer_environments::Settings;
+use cofer_environments::git::{Initialised, Source};
 use serde_json::json;
 
 use super::{Repository, failure};
@@ -30,7 +30,9 @@ impl Init {
             if was_there {
                 format!("{top} is ready for environments already")
             } else {
-                format!("{top} is ready for environments: `cofer env create TITLE`, or `cofer stdio` for an agent")
+                format!(
+                    "{top} is ready for environments: `cofer env create TITLE`, or `cofer stdio` for an agent"
+                )
             }
         })
     }

@@ -144,7 +144,7 @@ impl Server {
                     Err(failure) => external::instead(&hosted, &server, failure).await?,
                     found => found?,
                 };
-                format.print(&found, || show::all_of(&found))
+                format.print(&found, || crate::output::fields(&found))
             }
             Action::Logs { server, follow, tail } => {
                 let shown = hosted.logs(&server, follow, tail).await;

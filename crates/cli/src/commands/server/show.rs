@@ -63,37 +63,6 @@ pub(super) fn outcome_of(server: &Value) -> String {
     format!("server {} is {}{provider}{endpoints}{why}", text("name"), text("status"))
 }
 
-/// Every field that says something, one a line.
-pub(super) fn all_of(server: &Value) -> String {
-    let Some(fields) = server.as_object() else { return String::new() };
-    let told = fields.iter().filter(|(_, value)| !is_empty(value));
-    let width = fields.keys().map(String::len).max().unwrap_or_default();
-    told.map(|(name, value)| format!("{name:width$}  {}", shown(name, value))).collect::<Vec<_>>().join("\n")
-}
-
-fn shown(name: &str, value: &Value) -> String {
-    match value {
-        Value::Number(bytes) if name.ends_with("_bytes") => bytes.as_u64().map_or(bytes.to_string(), size),
-        Value::String(text) => harmless(text),
-        Value::Array(items) => items.iter().map(|item| shown("", item)).collect::<Vec<_>>().join(", "),
-        Value::Object(fields) => {
-            let told = fields.iter().filter(|(_, value)| !is_empty(value));
-            told.map(|(name, value)| format!("{name}={}", shown(name, value))).collect::<Vec<_>>().join(" ")
-        }
-        other => other.to_string(),
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.values().all(is_empty),
-        _ => false,
-    }
-}
-
 fn memory(usage: &Value) -> Option<String> {
     let (used, limit) = (usage["memory_bytes"].as_u64()?, usage["memory_limit_bytes"].as_u64()?);
     Some(format!("{}/{}", size(used), size(limit)))

@@ -28,8 +28,8 @@ async fn create_makes_a_worktree_and_a_container_and_answers_as_container_use_do
     let mut agent = place.agent().await;
     let arguments = json!({"title": "a feature", "image": IMAGE, "from_git_ref": "main"});
     let result = agent.call("environment_create", arguments).await;
-    let made: serde_json::Value =
-        serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).expect("the first block is pure JSON");
+    let made: serde_json::Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap())
+        .expect("the first block is pure JSON");
     assert_eq!(made, result["structuredContent"]);
     let id = made["id"].as_str().unwrap();
     assert_eq!(made["title"], "a feature");
@@ -81,7 +81,10 @@ async fn the_same_id_without_allow_replace_is_a_conflict_and_the_old_one_stays(p
     agent.run("mine", "echo precious > kept; touch /in-the-container").await;
     let error = agent.refused("environment_create", arguments).await;
     assert_eq!(error["kind"], "conflict");
-    assert_eq!(agent.run("mine", "cat kept; ls /in-the-container").await["stdout"], "precious\n/in-the-container\n");
+    assert_eq!(
+        agent.run("mine", "cat kept; ls /in-the-container").await["stdout"],
+        "precious\n/in-the-container\n"
+    );
     let replacing = json!({"title": "second", "environment_id": "mine", "allow_replace": true});
     assert_eq!(agent.done("environment_create", replacing).await["title"], "second");
     assert_eq!(agent.run("mine", "ls").await["stdout"], "README.md\n");
@@ -110,7 +113,8 @@ async fn without_the_remote_cofer_create_asks_for_cofer_init() {
 async fn run_cmd_answers_with_the_last_512_lines_and_the_exit_code(place: Place) {
     let mut agent = place.agent().await;
     let id = agent.create().await;
-    let arguments = json!({"environment_id": id, "command": "seq 1 2000; seq 1 600 >&2; exit 7", "shell": "ash"});
+    let arguments =
+        json!({"environment_id": id, "command": "seq 1 2000; seq 1 600 >&2; exit 7", "shell": "ash"});
     let result = agent.call("environment_run_cmd", arguments).await;
     assert_eq!(result["isError"], false, "a command that fails is no tool error: {result}");
     let ran = &result["structuredContent"];
@@ -118,15 +122,23 @@ async fn run_cmd_answers_with_the_last_512_lines_and_the_exit_code(place: Place)
     assert_eq!((lines("stdout").len(), lines("stderr").len()), (512, 512));
     assert_eq!((lines("stdout")[0].as_str(), lines("stdout")[511].as_str()), ("1489", "2000"));
     assert_eq!(lines("stderr")[0], "89");
-    assert_eq!((&ran["exit_code"], &ran["truncated"], &ran["mode"]), (&json!(7), &json!(true), &json!("foreground")));
+    assert_eq!(
+        (&ran["exit_code"], &ran["truncated"], &ran["mode"]),
+        (&json!(7), &json!(true), &json!("foreground"))
+    );
     assert!(ran["elapsed_ms"].is_u64());
     let text = result["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("\nstderr: 89\n"), "{text}");
     assert!(text.ends_with(&format!("have been committed and pushed to cofer/{id} remote ref")), "{text}");
     let killed = agent.run(&id, "kill -9 $$").await;
     assert_eq!((&killed["exit_code"], &killed["signal"]), (&json!(null), &json!(9)));
-    let error = agent.refused("environment_run_cmd", json!({"environment_id": id, "command": "x", "shell": "python"})).await;
-    assert_eq!((error["kind"].as_str(), error["message"].as_str()), (Some("invalid"), Some("unsupported shell: python")));
+    let error = agent
+        .refused("environment_run_cmd", json!({"environment_id": id, "command": "x", "shell": "python"}))
+        .await;
+    assert_eq!(
+        (error["kind"].as_str(), error["message"].as_str()),
+        (Some("invalid"), Some("unsupported shell: python"))
+    );
     agent.destroy(&id).await;
     agent.leave().await;
 }
@@ -156,7 +168,10 @@ async fn background_with_ports_answers_with_an_endpoint_for_each(place: Place) {
     let clash = agent.refused("environment_run_cmd", arguments).await;
     assert_eq!(clash["kind"], "conflict");
     let listed = agent.done("environment_background_list", json!({"environment_id": id})).await;
-    assert_eq!((&listed["background"][0]["running"], listed["background"].as_array().unwrap().len()), (&json!(true), 1));
+    assert_eq!(
+        (&listed["background"][0]["running"], listed["background"].as_array().unwrap().len()),
+        (&json!(true), 1)
+    );
     let which = json!({"environment_id": id, "background_id": background});
     assert_eq!(agent.done("environment_background_read", which.clone()).await["output"], "serving\n");
     agent.done("environment_background_stop", which.clone()).await;
@@ -174,7 +189,8 @@ async fn longer_than_the_timeout_ends_the_whole_process_tree(place: Place) {
     let mut agent = place.agent().await;
     let id = agent.create().await;
     // One that ignores SIGTERM, one that detached itself, and the shell.
-    let command = "echo so far; (trap '' TERM; while :; do sleep 1; done) & setsid sh -c 'sleep 1000' & sleep 1000";
+    let command =
+        "echo so far; (trap '' TERM; while :; do sleep 1; done) & setsid sh -c 'sleep 1000' & sleep 1000";
     let result = agent.call("environment_run_cmd", json!({"environment_id": id, "command": command})).await;
     assert_eq!(result["isError"], true);
     let ran = &result["structuredContent"];
@@ -218,9 +234,13 @@ async fn destroy_removes_container_and_worktree_and_tells_what_it_removed(place:
     let worktree = place.path.join(".cofer/worktrees").join(&id);
     let result = agent.call("environment_destroy", json!({"environment_id": id})).await;
     let destroyed = &result["structuredContent"];
-    assert_eq!(serde_json::from_str::<serde_json::Value>(result["content"][0]["text"].as_str().unwrap()).unwrap(), *destroyed);
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(result["content"][0]["text"].as_str().unwrap()).unwrap(),
+        *destroyed
+    );
     assert_eq!(destroyed["environment_id"], id);
-    let removed: Vec<&str> = destroyed["removed_paths"].as_array().unwrap().iter().filter_map(|path| path.as_str()).collect();
+    let removed: Vec<&str> =
+        destroyed["removed_paths"].as_array().unwrap().iter().filter_map(|path| path.as_str()).collect();
     assert!(removed.iter().any(|path| Path::new(path) == worktree), "{removed:?}");
     assert_eq!(destroyed["stopped_containers"].as_array().unwrap().len(), 1);
     assert_eq!(destroyed["stopped_containers"][0]["ended"], "terminated");
@@ -259,7 +279,10 @@ async fn an_unknown_environment_is_not_found_and_sending_again_will_not_help(pla
         assert!(error["recovery"].as_str().unwrap().contains("sending this again will not help"), "{error}");
     }
     agent.destroy(&id).await;
-    assert_eq!(agent.refused("environment_destroy", json!({"environment_id": id})).await["kind"], "not_found");
+    assert_eq!(
+        agent.refused("environment_destroy", json!({"environment_id": id})).await["kind"],
+        "not_found"
+    );
     for bad in ["../outside", "", "a/b", "A B", "x\u{0}"] {
         let error = agent.refused("environment_destroy", json!({"environment_id": bad})).await;
         assert_eq!(error["kind"], "invalid", "{bad:?}");
@@ -285,7 +308,8 @@ async fn the_three_tools_are_registered_with_the_arguments_of_container_use() {
     for argument in ["explanation", "command", "shell", "background", "use_entrypoint", "ports"] {
         assert!(run.get(argument).is_some(), "{argument}: {run}");
     }
-    let unknown = agent.call("environment_file_read", json!({"environment_id": "x", "target_file": "y"})).await;
+    let unknown =
+        agent.call("environment_file_read", json!({"environment_id": "x", "target_file": "y"})).await;
     assert_eq!(unknown["isError"], true);
     assert!(agent.hello["instructions"].as_str().unwrap().contains("environment_create"));
     agent.leave().await;
@@ -310,7 +334,8 @@ async fn at_the_limit_of_environments_a_new_one_is_refused(place: Place) {
 async fn a_failure_tells_its_step_what_to_do_and_a_trace_id_that_the_log_has_too() {
     let Some(place) = Place::new("podman").await else { return };
     let mut agent = place.agent().await;
-    let error = agent.refused("environment_create", json!({"title": "t", "image": "cofer-test/no-such-image"})).await;
+    let error =
+        agent.refused("environment_create", json!({"title": "t", "image": "cofer-test/no-such-image"})).await;
     assert_eq!((&error["kind"], &error["step"]), (&json!("precondition_failed"), &json!("image")), "{error}");
     assert_eq!(place.traces(), [""; 0], "what was half made is undone");
     let failing = place.path.join(".cofer/environment.json");
@@ -318,7 +343,10 @@ async fn a_failure_tells_its_step_what_to_do_and_a_trace_id_that_the_log_has_too
     let error = agent.refused("environment_create", json!({"title": "t"})).await;
     let message = error["message"].as_str().unwrap();
     assert_eq!(error["step"], "setup");
-    assert!(message.contains("exit code 5") && message.contains("stdout: a") && message.contains("stderr: b"), "{message}");
+    assert!(
+        message.contains("exit code 5") && message.contains("stdout: a") && message.contains("stderr: b"),
+        "{message}"
+    );
     assert_eq!(place.traces(), [""; 0]);
     let log = agent.leave().await;
     assert!(log.contains(error["trace_id"].as_str().unwrap()), "{log}");
@@ -337,7 +365,13 @@ async fn every_call_is_logged_with_time_and_mode(place: Place) {
     for (line, mode) in calls.iter().zip(["foreground", "foreground", "background", "foreground"]) {
         let time = line.split_whitespace().next().unwrap();
         assert!(time.len() >= 20 && time.contains('T') && time.ends_with('Z'), "{line}");
-        for part in [format!("mode=\"{mode}\""), format!("environment=\"{id}\""), "outcome=\"ok\"".into(), "duration_ms=".into(), "trace_id=".into()] {
+        for part in [
+            format!("mode=\"{mode}\""),
+            format!("environment=\"{id}\""),
+            "outcome=\"ok\"".into(),
+            "duration_ms=".into(),
+            "trace_id=".into(),
+        ] {
             assert!(line.contains(&part), "{part}: {line}");
         }
     }

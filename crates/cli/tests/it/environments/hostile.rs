@@ -33,10 +33,18 @@ async fn nothing_that_lies_in_a_worktree_runs_on_the_machine(place: Place) {
     let ran = agent.run(&id, &script).await;
     assert_eq!(ran["exit_code"], 0, "{ran}");
     agent.run(&id, "echo more >> data").await;
-    agent.done("environment_file_write", json!({"environment_id": id, "target_file": "data", "contents": "x\n"})).await;
+    agent
+        .done(
+            "environment_file_write",
+            json!({"environment_id": id, "target_file": "data", "contents": "x\n"}),
+        )
+        .await;
     agent.done("environment_log", json!({"environment_id": id, "patch": true})).await;
     let diff = agent.done("environment_diff", json!({"environment_id": id})).await;
-    assert!(diff["diff"].as_str().unwrap().contains("+x\n"), "what was written is committed all the same: {diff}");
+    assert!(
+        diff["diff"].as_str().unwrap().contains("+x\n"),
+        "what was written is committed all the same: {diff}"
+    );
     agent.done("environment_list", json!({})).await;
     agent.destroy(&id).await;
     assert!(!mark.exists(), "something of the worktree was run on the machine");
@@ -49,7 +57,14 @@ async fn file_tools_do_not_leave_the_worktree(place: Place) {
     let mut agent = place.agent().await;
     let id = agent.create().await;
     let folder = place.start.path().display().to_string();
-    agent.run(&id, &format!("ln -s {folder} out; ln -s {folder}/secret link; ln -s ../../../../../../../../etc/passwd up")).await;
+    agent
+        .run(
+            &id,
+            &format!(
+                "ln -s {folder} out; ln -s {folder}/secret link; ln -s ../../../../../../../../etc/passwd up"
+            ),
+        )
+        .await;
     for path in ["out/secret", "link", "up", "../../../README.md", "/etc/passwd", ".git"] {
         for (tool, more) in [
             ("environment_file_read", json!({"should_read_entire_file": true})),
@@ -75,11 +90,13 @@ async fn a_channel_that_was_tampered_with_harms_nobody_else() {
     let mut agent = place.agent().await;
     let (bad, good) = (agent.create().await, agent.create().await);
     agent.run(&bad, "rm -rf /.cofer/channel/*; mkdir -p /.cofer/channel/sock; ln -s /etc/passwd /.cofer/channel/log.0; true").await;
-    let result = agent
-        .call("environment_run_cmd", json!({"environment_id": bad, "command": "echo still here"}))
-        .await;
+    let result =
+        agent.call("environment_run_cmd", json!({"environment_id": bad, "command": "echo still here"})).await;
     // By the engine's own exec it still works; what counts is that nothing hangs and nothing leaks.
-    assert!(result["isError"] == false || result["structuredContent"]["error"]["kind"].is_string(), "{result}");
+    assert!(
+        result["isError"] == false || result["structuredContent"]["error"]["kind"].is_string(),
+        "{result}"
+    );
     assert_eq!(agent.run(&good, "echo fine").await["stdout"], "fine\n");
     agent.destroy(&bad).await;
     agent.destroy(&good).await;
@@ -95,9 +112,12 @@ async fn what_is_half_made_when_its_client_leaves_is_undone(place: Place) {
     let call = agent.send("tools/call", json!({"name": "environment_create", "arguments": arguments})).await;
     let begun = place.path.join(".cofer/worktrees/half/begun");
     cofer_testkit::until("it is being made", async || begun.exists()).await;
-    let error = agent.refused("environment_run_cmd", json!({"environment_id": "half", "command": "true"})).await;
+    let error =
+        agent.refused("environment_run_cmd", json!({"environment_id": "half", "command": "true"})).await;
     assert_eq!(error["kind"], "conflict", "{error}");
-    agent.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}})).await;
+    agent
+        .say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}))
+        .await;
     agent.leave().await;
     assert_eq!(place.traces(), [""; 0]);
 }
@@ -112,17 +132,31 @@ async fn whatever_a_client_sends_is_answered_with_a_clear_error() {
         ("environment_create", json!({"title": "t", "environment_source": "relative/path"}), "invalid"),
         ("environment_create", json!({"title": "t", "environment_source": "/no/such/place"}), "invalid"),
         ("environment_create", json!({"title": "t", "environment_source": "/"}), "invalid"),
-        ("environment_create", json!({"title": "t", "environment_source": format!("{}/../x", place.source())}), "invalid"),
+        (
+            "environment_create",
+            json!({"title": "t", "environment_source": format!("{}/../x", place.source())}),
+            "invalid",
+        ),
         ("environment_create", json!({"title": "t", "environment_id": "../../x"}), "invalid"),
-        ("environment_run_cmd", json!({"environment_id": "x", "ports": ["a"], "background": true}), "invalid"),
-        ("environment_run_cmd", json!({"environment_id": "x", "ports": [70000], "background": true}), "invalid"),
+        (
+            "environment_run_cmd",
+            json!({"environment_id": "x", "ports": ["a"], "background": true}),
+            "invalid",
+        ),
+        (
+            "environment_run_cmd",
+            json!({"environment_id": "x", "ports": [70000], "background": true}),
+            "invalid",
+        ),
         ("environment_run_cmd", json!({"environment_id": ["x"]}), "invalid"),
         ("environment_config", json!({"environment_id": "x", "config": "y"}), "invalid"),
     ] {
         assert_eq!(agent.refused(tool, arguments.clone()).await["kind"], kind, "{tool} {arguments}");
     }
     // Lines that are no messages, and one that is far too long.
-    for line in ["", "not json", "[]", "{\"jsonrpc\":\"2.0\"}", "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}"] {
+    for line in
+        ["", "not json", "[]", "{\"jsonrpc\":\"2.0\"}", "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}"]
+    {
         agent.say_raw(line.as_bytes()).await;
     }
     agent.say_raw(&vec![b'x'; 33 << 20]).await;
@@ -150,7 +184,8 @@ async fn secrets_that_only_a_commit_names_are_not_given() {
     let id = made["structuredContent"]["id"].as_str().unwrap();
     assert_eq!(agent.run(id, "echo =$STOLEN=").await["stdout"], "==\n");
     let tools = agent.ask("tools/list", json!({})).await;
-    let config = tools["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "environment_config").unwrap();
+    let config =
+        tools["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "environment_config").unwrap();
     assert_eq!(config["inputSchema"]["properties"]["config"]["properties"]["secrets"], Value::Null);
     agent.destroy(id).await;
     agent.leave().await;
@@ -170,8 +205,19 @@ async fn a_lock_that_a_killed_git_left_does_not_stand_in_the_way_for_ever() {
     let inner = place.start.path().join("inner");
     std::fs::create_dir(&inner).unwrap();
     git(&inner, &["init", "--quiet", "."]);
-    git(&inner, &["-c", "user.name=x", "-c", "user.email=x@x", "commit", "--quiet", "--allow-empty", "-m", "x"]);
-    place.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", inner.to_str().unwrap(), "sub"]);
+    git(
+        &inner,
+        &["-c", "user.name=x", "-c", "user.email=x@x", "commit", "--quiet", "--allow-empty", "-m", "x"],
+    );
+    place.git(&[
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "--quiet",
+        "add",
+        inner.to_str().unwrap(),
+        "sub",
+    ]);
     std::fs::write(place.path.join(".gitattributes"), "*.bin filter=lfs diff=lfs merge=lfs -text\n").unwrap();
     place.git(&["add", "."]);
     place.git(&["commit", "--quiet", "--message", "with a submodule"]);

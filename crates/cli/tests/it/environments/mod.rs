@@ -4,8 +4,11 @@
 //! with an engine; containers, networks, processes and worktrees that are left of it fail the test.
 
 mod acceptance;
+mod by_hand;
 mod hostile;
 mod scenarios;
+mod taking_over;
+mod terminal;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -99,7 +102,8 @@ impl Place {
         let branches = git(&bare, &["for-each-ref", "--format=bare %(refname)"]);
         let mut traces: Vec<String> = refs.lines().chain(branches.lines()).map(ToOwned::to_owned).collect();
         for folder in ["worktrees", "environments", "repo.git/worktrees"] {
-            let entries = std::fs::read_dir(self.path.join(".cofer").join(folder)).into_iter().flatten().flatten();
+            let entries =
+                std::fs::read_dir(self.path.join(".cofer").join(folder)).into_iter().flatten().flatten();
             traces.extend(entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy())));
         }
         traces
@@ -118,9 +122,13 @@ impl Place {
     pub(crate) async fn remove_volumes(&self) {
         let client = self.bed.client().await.unwrap();
         let filters = HashMap::from([("label", vec![self.label.clone()])]);
-        let listed = client.list_volumes(Some(ListVolumesOptionsBuilder::new().filters(&filters).build())).await;
+        let listed =
+            client.list_volumes(Some(ListVolumesOptionsBuilder::new().filters(&filters).build())).await;
         for volume in listed.unwrap().volumes.unwrap() {
-            client.remove_volume(&volume.name, None::<bollard::query_parameters::RemoveVolumeOptions>).await.unwrap();
+            client
+                .remove_volume(&volume.name, None::<bollard::query_parameters::RemoveVolumeOptions>)
+                .await
+                .unwrap();
         }
     }
 

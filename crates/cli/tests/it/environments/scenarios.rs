@@ -76,12 +76,19 @@ async fn a_single_tenant_need_not_name_its_environment(place: Place) {
         assert_eq!(named.contains(&"environment_source".to_owned()), source, "{tool}: {named:?}");
         assert_eq!(named.contains(&"environment_id".to_owned()), id, "{tool}: {named:?}");
     }
-    let early = agent.ask("tools/call", json!({"name": "environment_run_cmd", "arguments": {"command": "true"}})).await;
+    let early = agent
+        .ask("tools/call", json!({"name": "environment_run_cmd", "arguments": {"command": "true"}}))
+        .await;
     assert_eq!(early["structuredContent"]["error"]["kind"], "precondition_failed");
     let id = agent.create().await;
     let again = agent.refused("environment_create", json!({"title": "another"})).await;
     assert_eq!(again["kind"], "conflict");
-    assert!(again["message"].as_str().unwrap().contains(&format!("environment_id {id} already exists for this session")));
+    assert!(
+        again["message"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("environment_id {id} already exists for this session"))
+    );
     let run = json!({"name": "environment_run_cmd", "arguments": {"command": "echo here"}});
     assert_eq!(agent.ask("tools/call", run).await["structuredContent"]["stdout"], "here\n");
     let destroyed = agent.ask("tools/call", json!({"name": "environment_destroy", "arguments": {}})).await;
@@ -101,7 +108,11 @@ async fn an_agent_that_is_killed_in_the_middle_of_a_command_is_followed_by_one_t
     let mut agent = place.agent().await;
     gone(&mut agent, &id, "sleep 1000").await;
     assert_eq!(agent.run(&id, "cat begun").await["stdout"], "begun\n");
-    assert_eq!(place.git(&["show", &format!("cofer/{id}:begun")]), "begun", "what it had changed is committed");
+    assert_eq!(
+        place.git(&["show", &format!("cofer/{id}:begun")]),
+        "begun",
+        "what it had changed is committed"
+    );
     agent.destroy(&id).await;
     agent.leave().await;
 }
@@ -124,7 +135,9 @@ async fn a_cancelled_command_ends_with_all_that_it_started(place: Place) {
     let call = agent.send("tools/call", json!({"name": "environment_run_cmd", "arguments": arguments})).await;
     let begun = place.path.join(".cofer/worktrees").join(&id).join("begun");
     until("the command has begun", async || begun.exists()).await;
-    agent.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}})).await;
+    agent
+        .say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}))
+        .await;
     gone(&mut agent, &id, "sleep 4242").await;
     agent.destroy(&id).await;
     agent.leave().await;
@@ -134,7 +147,8 @@ async fn a_command_tells_its_progress(place: Place) {
     let mut agent = place.agent().await;
     let id = agent.create().await;
     let arguments = json!({"environment_source": place.source(), "environment_id": id, "command": "echo step one; sleep 2"});
-    let params = json!({"name": "environment_run_cmd", "arguments": arguments, "_meta": {"progressToken": "mine"}});
+    let params =
+        json!({"name": "environment_run_cmd", "arguments": arguments, "_meta": {"progressToken": "mine"}});
     agent.ask("tools/call", params).await;
     let told = agent.said.iter().find(|said| said["method"] == "notifications/progress").expect("progress");
     assert_eq!(told["params"]["progressToken"], "mine");
@@ -147,7 +161,8 @@ async fn what_changes_is_committed_with_the_explanation_and_nothing_is_when_noth
     // Hooks would say so, and signing would fail.
     for hook in ["pre-commit", "post-commit", "commit-msg", "post-checkout", "reference-transaction"] {
         let file = place.path.join(".git/hooks").join(hook);
-        std::fs::write(&file, "#!/bin/sh\ntouch \"$(git rev-parse --show-toplevel)/../hook-ran\"\nexit 1\n").unwrap();
+        std::fs::write(&file, "#!/bin/sh\ntouch \"$(git rev-parse --show-toplevel)/../hook-ran\"\nexit 1\n")
+            .unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
     }
     place.git(&["config", "commit.gpgSign", "true"]);
@@ -165,7 +180,10 @@ async fn what_changes_is_committed_with_the_explanation_and_nothing_is_when_noth
     let arguments = json!({"environment_id": id, "command": "echo new > new; rm README.md", "explanation": "Replace the \"readme\"\n\nwith something $new"});
     let ran = agent.done("environment_run_cmd", arguments).await;
     assert_eq!(ran["commit"], place.git(&["rev-parse", &reference]));
-    assert_eq!(place.git(&["log", "-1", "--format=%B|%an|%ae", &reference]), "Replace the \"readme\"\n\nwith something $new\n|A Person|person@example.org");
+    assert_eq!(
+        place.git(&["log", "-1", "--format=%B|%an|%ae", &reference]),
+        "Replace the \"readme\"\n\nwith something $new\n|A Person|person@example.org"
+    );
     assert_eq!(place.git(&["diff", "--name-status", &before, &reference]), "D\tREADME.md\nA\tnew");
     let log = agent.done("environment_log", json!({"environment_id": id})).await;
     assert!(log["log"].as_str().unwrap().contains("$ echo new > new; rm README.md\nexit 0"), "{log}");
@@ -192,8 +210,17 @@ async fn files_of_any_name_are_committed_as_git_would(place: Place) {
     let mut names: Vec<&str> = committed.split('\0').filter(|name| !name.is_empty()).collect();
     names.sort_unstable();
     let mut expected = vec![
-        " leading", ".gitignore", "README.md", "a dir/with \"quotes\" and 'single'", "binary.png", "build/out", "large.bin",
-        "link", "new\nline", "node_modules/kept.js", "übergröße 日本",
+        " leading",
+        ".gitignore",
+        "README.md",
+        "a dir/with \"quotes\" and 'single'",
+        "binary.png",
+        "build/out",
+        "large.bin",
+        "link",
+        "new\nline",
+        "node_modules/kept.js",
+        "übergröße 日本",
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
@@ -204,7 +231,20 @@ async fn files_of_any_name_are_committed_as_git_would(place: Place) {
         std::fs::create_dir(&folder).unwrap();
         git(&folder, &["init", "--quiet", "."]);
         if commit {
-            git(&folder, &["-c", "user.name=x", "-c", "user.email=x@x", "commit", "--quiet", "--allow-empty", "-m", "x"]);
+            git(
+                &folder,
+                &[
+                    "-c",
+                    "user.name=x",
+                    "-c",
+                    "user.email=x@x",
+                    "commit",
+                    "--quiet",
+                    "--allow-empty",
+                    "-m",
+                    "x",
+                ],
+            );
         }
     }
     let ran = agent.run(&id, "echo more > more").await;
@@ -234,11 +274,22 @@ async fn configuration_is_read_and_can_be_changed(place: Place) {
     let bad = json!({"environment_id": id, "config": {"setup_commands": ["exit 9"]}});
     assert_eq!(agent.refused("environment_config", bad).await["step"], "setup");
     assert_eq!(agent.run(&id, "echo $COLOUR").await["stdout"], "green\n", "as it was before");
-    let title = agent.call("environment_update_metadata", json!({"environment_id": id, "title": "another"})).await;
-    assert!(title["content"][0]["text"].as_str().unwrap().starts_with("Environment metadata updated successfully.\n{"));
+    let title =
+        agent.call("environment_update_metadata", json!({"environment_id": id, "title": "another"})).await;
+    assert!(
+        title["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("Environment metadata updated successfully.\n{")
+    );
     let listed = agent.call("environment_list", json!({})).await;
     assert_eq!(listed["structuredContent"]["environments"][0]["title"], "another");
-    assert!(listed["content"][0]["text"].as_str().unwrap().ends_with("]\n\nDO NOT change environments without explicit permission from the user"));
+    assert!(
+        listed["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .ends_with("]\n\nDO NOT change environments without explicit permission from the user")
+    );
     agent.destroy(&id).await;
     agent.leave().await;
 }
@@ -251,7 +302,13 @@ async fn services_are_reached_by_name(place: Place) {
         "command": "mkdir /www; echo $GREETING > /www/index.html; exec httpd -f -p 80 -h /www",
     });
     let result = agent.call("environment_add_service", service.clone()).await;
-    assert!(result["content"][0]["text"].as_str().unwrap().starts_with("Service added and started successfully: {"), "{result}");
+    assert!(
+        result["content"][0]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("Service added and started successfully: {"),
+        "{result}"
+    );
     let added = &result["structuredContent"];
     assert_eq!(added["endpoints"]["80"]["environment_internal"], "tcp://web:80");
     let wait = "for i in $(seq 100); do wget -q -O - http://web/ && exit; done; exit 1";
@@ -287,7 +344,8 @@ async fn caches_are_shared_and_secrets_are_not_written_down(place: Place) {
     assert!(log["log"].as_str().unwrap().contains("[masked]"), "{log}");
     for secret in ["from-the-environment-2718", "from-a-file-3141"] {
         assert!(!log.to_string().contains(secret), "{log}");
-        let kept = std::process::Command::new("grep").args(["-r", "-l", secret]).arg(&place.path).output().unwrap();
+        let kept =
+            std::process::Command::new("grep").args(["-r", "-l", secret]).arg(&place.path).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&kept.stdout), "", "{secret} was written down");
     }
     agent.destroy(&one).await;
@@ -319,7 +377,8 @@ async fn an_image_of_the_environment_is_kept(place: Place) {
     let id = made["id"].as_str().unwrap();
     assert_eq!(agent.run(id, "cat /installed").await["stdout"], "installed\n");
     agent.destroy(id).await;
-    let bad = agent.refused("environment_checkpoint", json!({"environment_id": id, "destination": "x"})).await;
+    let bad =
+        agent.refused("environment_checkpoint", json!({"environment_id": id, "destination": "x"})).await;
     assert_eq!(bad["kind"], "not_found");
     agent.leave().await;
     place.remove_image(&image).await;

@@ -247,7 +247,7 @@ async fn who_listens_hears_of_what_it_asked_for_and_in_the_end_that_it_is_over()
 async fn the_same_over_stdin_and_stdout() {
     let gate = Gate::new().await;
     gate.misbehaving("m", &[]).await;
-    let mut relay = gate.app.command(&["stdio"]).spawn().unwrap();
+    let mut relay = gate.app.command(&["stdio", "--project", "default"]).spawn().unwrap();
     let mut stdin = relay.stdin.take().unwrap();
     let mut lines = BufReader::new(relay.stdout.take().unwrap()).lines();
     let mut said = Vec::<Value>::new();
