@@ -154,7 +154,7 @@ impl EnvironmentConfig {
         let mut warnings = Vec::new();
         for (key, value) in file.as_object().into_iter().flatten() {
             match key.as_str() {
-                "image" => config.base_image = value.as_str().unwrap_or_default().to_owned(),
+                "image" => value.as_str().unwrap_or_default().clone_into(&mut config.base_image),
                 "containerEnv" => {
                     let pairs = value.as_object().into_iter().flatten();
                     config.env = pairs
@@ -239,7 +239,7 @@ fn beside(source: &Source, path: &str) -> Option<Vec<u8>> {
 
 /// These files of a commit, all asked for at once.
 async fn committed(source: &Source, commit: &str, paths: &[&str]) -> Result<Vec<Option<Vec<u8>>>> {
-    let asked: String = paths.iter().map(|path| format!("{commit}:{path}\n")).collect();
+    let asked = paths.iter().map(|path| format!("{commit}:{path}")).collect::<Vec<_>>().join("\n") + "\n";
     let answer = source.git().feed("config", ["cat-file", "--batch"], asked.as_bytes()).await?;
     let mut rest = answer.as_slice();
     let mut found = Vec::new();

@@ -126,7 +126,7 @@ impl Environment {
             running,
             last_command: self.last_command(),
             commits: count?.parse().unwrap_or(0),
-            changed_files: changed.iter().filter(|byte| **byte == 0).count(),
+            changed_files: changed.split(|byte| *byte == 0).filter(|path| !path.is_empty()).count(),
         })
     }
 

@@ -73,10 +73,10 @@ mod tests {
         let path = folder.path().join("lock");
         let patience = Duration::from_millis(50);
         let held = Lock::take(&path, Hold::Shared, patience).await.unwrap();
-        let _also = Lock::take(&path, Hold::Shared, patience).await.unwrap();
+        let also = Lock::take(&path, Hold::Shared, patience).await.unwrap();
         let error = Lock::take(&path, Hold::Alone, patience).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Timeout);
-        drop((held, _also));
+        drop((held, also));
         Lock::take(&path, Hold::Alone, patience).await.unwrap();
     }
 }

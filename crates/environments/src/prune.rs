@@ -75,14 +75,14 @@ impl Environments {
     pub async fn remove_orphan(self: &Arc<Self>, path: &Path, orphan: &Orphan) -> Result<()> {
         let source = self.source(path).await?;
         match orphan {
-            Orphan::Unfinished { id } => match self.known(&source, id) {
-                Ok(Some(environment)) => environment.destroy(true).await.map(drop),
-                // A folder without a state that can be read.
-                Ok(None) | Err(_) => {
-                    Worktree::of(&source, id).remove(true).await?;
-                    state::remove_folder(&Home::of(&source, id).folder)
+            Orphan::Unfinished { id } => {
+                if let Ok(Some(environment)) = self.known(&source, id) {
+                    return environment.destroy(true).await.map(drop);
                 }
-            },
+                // A folder without a state that can be read.
+                Worktree::of(&source, id).remove(true).await?;
+                state::remove_folder(&Home::of(&source, id).folder)
+            }
             Orphan::Container { id, .. } => {
                 for provider in self.engines() {
                     let removed = provider.destroy(&SandboxId(id.clone())).await;

@@ -67,7 +67,9 @@ pub async fn read(config: &EnvironmentConfig, settings: &Settings, vault: &dyn V
         variables.push((name.to_owned(), resolve(name, reference, vault).await?));
     }
     let mut mask = Mask::default();
-    variables.iter().for_each(|(_, value)| mask.hide(value));
+    for (_, value) in &variables {
+        mask.hide(value);
+    }
     Ok(Clear { variables, mask: Arc::new(mask) })
 }
 

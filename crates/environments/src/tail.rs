@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn of_many_lines_the_last_512_are_told() {
-        let all: String = (1..=1000).map(|n| format!("{n}\n")).collect();
+        let all = (1..=1000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
         let told = of(&[all.as_bytes()]).told();
         assert!(told.truncated);
         assert_eq!(told.text.lines().count(), 512);

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
@@ -365,11 +366,7 @@ fn replace_at(folder: &OwnedFd, name: &Path, bytes: &[u8], mode: Mode) -> io::Re
     let mut file = File::from(openat(folder, &draft, flags, mode)?);
     let written = file
         .write_all(bytes)
-        .and_then(|()| {
-            file.set_permissions(fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(
-                mode.as_raw_mode(),
-            )))
-        })
+        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(mode.as_raw_mode())))
         .and_then(|()| Ok(renameat(folder, &draft, folder, name)?));
     if written.is_err() {
         let _ = unlinkat(folder, &draft, AtFlags::empty());

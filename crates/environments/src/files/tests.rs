@@ -1,6 +1,6 @@
 //! What tools do with files, and what nobody can make them do.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 
 use proptest::prelude::*;
 use tempfile::TempDir;

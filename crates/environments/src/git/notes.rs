@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_the_first_and_the_last_lines() {
-        let stdout: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let stdout = (0..1000).map(|n| format!("line {n}")).collect::<Vec<_>>().join("\n");
         let entry = LogEntry::Command { command: "seq", outcome: "exit 0", stdout: &stdout, stderr: "" };
         let text = entry.text();
         assert!(text.starts_with("$ seq\nexit 0\nline 0\n"), "{text}");

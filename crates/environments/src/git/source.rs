@@ -61,7 +61,7 @@ impl Source {
             let message = format!("the remote `{REMOTE}` leads to {url}, which is no repository of Cofer's");
             return Err(EnvError::new(ErrorKind::PreconditionFailed, "find", message, recovery));
         };
-        source.folder = folder.to_owned();
+        folder.clone_into(&mut source.folder);
         Ok(source)
     }
 

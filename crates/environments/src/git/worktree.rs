@@ -191,7 +191,7 @@ impl Worktree {
             }
             match foreign_repository(&said.stderr) {
                 Some(path) if left_out.len() < FOREIGN_MAX && !left_out.contains(&path) => {
-                    left_out.push(path)
+                    left_out.push(path);
                 }
                 _ => {
                     let advice = "mend or remove what git names; the files stay as they are until then";

@@ -1,5 +1,7 @@
 //! What a tool answers, in the form of MCP: texts as container-use writes them, and the same as data.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value, json};
 
 use crate::destroy::Destroyed;
@@ -23,6 +25,7 @@ impl Answer {
     }
 
     /// What the person should know goes into a block of its own, so that the first stays what it is.
+    #[must_use]
     pub fn with_warnings(mut self, warnings: &[String]) -> Self {
         if !warnings.is_empty() {
             self.texts.push(warnings.join("\n\n"));
@@ -107,7 +110,7 @@ pub fn ran(id: &str, ran: &Ran, trace_id: &str, limit_ms: u128) -> Answer {
     });
     let mut text = ran.stdout.text.clone();
     if !ran.stderr.text.is_empty() {
-        text.push_str(&format!("\nstderr: {}", ran.stderr.text));
+        let _ = write!(text, "\nstderr: {}", ran.stderr.text);
     }
     if ran.timed_out {
         let advice = "run it in the background, do less at once, or set COFER_TIMEOUT_RUN (milliseconds)";
@@ -117,12 +120,13 @@ pub fn ran(id: &str, ran: &Ran, trace_id: &str, limit_ms: u128) -> Answer {
         if let Some(fields) = data.as_object_mut() {
             fields.insert("error".to_owned(), error.public(trace_id));
         }
-        text.push_str(&format!("\n\n{}; {}", error.message, error.recovery));
+        let _ = write!(text, "\n\n{}; {}", error.message, error.recovery);
         return Answer { texts: vec![text], data, is_error: true }.with_warnings(&ran.commit.warnings);
     }
-    text.push_str(&format!(
+    let _ = write!(
+        text,
         "\n\nAny changes to the container workdir (/workdir) have been committed and pushed to cofer/{id} remote ref"
-    ));
+    );
     Answer::new(text, data).with_warnings(&ran.commit.warnings)
 }
 

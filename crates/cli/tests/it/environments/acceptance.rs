@@ -28,8 +28,8 @@ async fn create_makes_a_worktree_and_a_container_and_answers_as_container_use_do
     let mut agent = place.agent().await;
     let arguments = json!({"title": "a feature", "image": IMAGE, "from_git_ref": "main"});
     let result = agent.call("environment_create", arguments).await;
-    let made: serde_json::Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap())
-        .expect("the first block is pure JSON");
+    let made: serde_json::Value =
+        serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(made, result["structuredContent"]);
     let id = made["id"].as_str().unwrap();
     assert_eq!(made["title"], "a feature");
@@ -94,7 +94,7 @@ async fn the_same_id_without_allow_replace_is_a_conflict_and_the_old_one_stays(p
 
 #[tokio::test]
 async fn without_the_remote_cofer_create_asks_for_cofer_init() {
-    let Some(place) = Place::uninitialised("podman").await else { return };
+    let Some(place) = Place::uninitialised("podman") else { return };
     let mut agent = place.agent().await;
     let error = agent.refused("environment_create", json!({"title": "t"})).await;
     assert_eq!(error["kind"], "precondition_failed");

@@ -55,13 +55,13 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn new(engine: &'static str) -> Option<Self> {
-        let place = Self::uninitialised(engine).await?;
+        let place = Self::uninitialised(engine)?;
         place.start.cofer(&["init", "-C", place.source()]).await.succeeded();
         Some(place)
     }
 
     /// One in which nobody has run `cofer init`.
-    pub(crate) async fn uninitialised(engine: &'static str) -> Option<Self> {
+    pub(crate) fn uninitialised(engine: &'static str) -> Option<Self> {
         let bed = if engine == "podman" { engines::podman()? } else { engines::docker()? };
         let start = crate::start()
             .with_engines()
@@ -204,7 +204,7 @@ impl Agent {
     pub(crate) async fn hear(&mut self) -> Value {
         let line = tokio::time::timeout(ANSWER_MAX, self.lines.next_line()).await;
         let line = line.unwrap_or_else(|_| panic!("no answer; heard so far: {:?}", self.said)).unwrap();
-        serde_json::from_str(&line.expect("cofer stdio goes on")).unwrap()
+        serde_json::from_str(&line.unwrap()).unwrap()
     }
 
     pub(crate) async fn answer(&mut self, id: u64) -> Value {
@@ -277,7 +277,7 @@ impl Agent {
     pub(crate) async fn leave(mut self) -> String {
         drop(self.stdin.take());
         let ended = tokio::time::timeout(ANSWER_MAX, self.child.wait_with_output()).await;
-        let output = ended.expect("cofer stdio ends with its client").unwrap();
+        let output = ended.unwrap().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     }

@@ -150,7 +150,7 @@ async fn a_command_tells_its_progress(place: Place) {
     let params =
         json!({"name": "environment_run_cmd", "arguments": arguments, "_meta": {"progressToken": "mine"}});
     agent.ask("tools/call", params).await;
-    let told = agent.said.iter().find(|said| said["method"] == "notifications/progress").expect("progress");
+    let told = agent.said.iter().find(|said| said["method"] == "notifications/progress").unwrap();
     assert_eq!(told["params"]["progressToken"], "mine");
     assert_eq!(told["params"]["message"], "step one");
     agent.destroy(&id).await;
