@@ -9,6 +9,7 @@
 //!   cofer-bench proxy   POST /:id/call        beside a bare proxy, both before a plain child process
 //!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh
 //!   cofer-bench eras    a call that stands alone beside one in a session, and what waiting calls weigh
+//!   cofer-bench chat    what a chat costs beside a model that answers at once: a tool step, memory, the first event
 //!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
 //! ```
 //!
@@ -22,6 +23,7 @@
 
 mod attach;
 mod call;
+mod chat;
 mod client;
 mod eras;
 mod figures;
@@ -47,6 +49,7 @@ enum What {
     Fleet,
     Gateway,
     Eras,
+    Chat,
     #[command(hide = true)]
     ServeProcesses {
         data_dir: std::path::PathBuf,
@@ -66,6 +69,7 @@ fn main() {
             What::Fleet => fleet::measure().await,
             What::Gateway => gateway::measure().await,
             What::Eras => eras::measure().await,
+            What::Chat => chat::measure().await,
             What::ServeProcesses { data_dir } => process::serve(data_dir).await,
             What::RawProxy => raw_proxy::serve().await,
         }

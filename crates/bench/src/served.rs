@@ -25,8 +25,14 @@ impl Served {
     }
 
     pub async fn cofer_on(data: TempDir) -> Self {
+        Self::cofer_with(data, &[]).await
+    }
+
+    /// With these variables besides.
+    pub async fn cofer_with(data: TempDir, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(sibling("cofer"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--data-dir"]).arg(data.path());
+        command.envs(variables.iter().copied());
         for engine in ["DOCKER", "PODMAN"] {
             if let Ok(host) = std::env::var(format!("COFER_TEST_{engine}_HOST")) {
                 command.env(format!("COFER_{engine}_HOST"), host);
@@ -100,6 +106,15 @@ impl Served {
         let url = format!("http://{}/api/v1/mcp/hosted", self.address);
         let answer = self.http.get(url).bearer_auth(&self.token).send().await.expect("an answer");
         answer.json().await.expect("JSON")
+    }
+
+    /// A chat's answer, as it streams.
+    pub async fn chat(&self, message: &str) -> reqwest::Response {
+        let url = format!("http://{}/api/v1/projects/default/chat", self.address);
+        let request = self.http.post(url).bearer_auth(&self.token).json(&json!({"message": message}));
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200);
+        answer
     }
 
     /// Below the hosted servers; whatever the answer.

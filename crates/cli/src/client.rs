@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::events::Events;
 use crate::exit::Failure;
 use crate::output::with_spinner;
 use crate::trust;
@@ -173,6 +174,23 @@ fn parse_url(text: &str) -> Result<String, Failure> {
 }
 
 impl Client {
+    /// One for a Cofer that this very process runs.
+    pub fn beside(url: &str, token: &SecretString) -> Result<Self, Failure> {
+        let http = builder().no_proxy().build().map_err(Failure::internal)?;
+        Ok(Self { http, url: url.to_owned(), token: Some(token.clone()), advice: "" })
+    }
+
+    /// Says something, and hears what comes of it.
+    pub async fn events(&self, path: &[&str], body: &Value) -> Result<Events, Failure> {
+        let request = self.request(Method::POST, path)?.json(body).timeout(Duration::MAX);
+        let response = request.send().await.map_err(|error| self.no_answer(&error))?;
+        if response.status().is_success() {
+            return Ok(Events::of(response));
+        }
+        let body = response.bytes().await.map_err(|error| self.no_answer(&error))?;
+        Err(self.failed(&body))
+    }
+
     /// The MCP endpoint of a project, for whoever speaks to it directly.
     pub fn mcp_endpoint(self, project: &str) -> Result<Endpoint, Failure> {
         let url = below(&self.url, &["projects", project, "mcp"])?;
@@ -385,7 +403,7 @@ impl Client {
         with_spinner("waiting for the server", exchange).await.map_err(|error| self.no_answer(&error))
     }
 
-    fn failed(&self, body: &[u8]) -> Failure {
+    pub fn failed(&self, body: &[u8]) -> Failure {
         match serde_json::from_slice::<Envelope>(body) {
             Ok(Envelope { error }) => self.refused(error),
             Err(_) => self.stranger(),
@@ -400,7 +418,7 @@ impl Client {
         Failure { kind: code, message, details, trace_id }
     }
 
-    fn no_answer(&self, error: &reqwest::Error) -> Failure {
+    pub fn no_answer(&self, error: &reqwest::Error) -> Failure {
         let kind = if error.is_timeout() { Kind::Timeout } else { Kind::Unavailable };
         let Failure { message, .. } = Failure::caused(kind, error);
         let message = format!("no answer from {}: {message}", self.url);

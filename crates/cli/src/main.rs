@@ -5,6 +5,7 @@
 
 mod client;
 mod commands;
+mod events;
 mod exit;
 mod output;
 mod signals;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    call, calls, completions, declared, doctor, env, project, provider, secret, serve, server, stdio, token,
+    call, calls, chat, completions, declared, doctor, env, project, provider, secret, serve, server, stdio, token,
     tools, version, volume,
 };
 use exit::Failure;
@@ -47,6 +48,7 @@ enum Command {
     Tools(tools::Tools),
     Call(call::Call),
     Calls(calls::Calls),
+    Chat(Box<chat::Chat>),
     Import(declared::Import),
     Apply(declared::Apply),
     /// What servers keep on disk
@@ -100,6 +102,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Tools(tools) => tools.run(format).await?,
             Command::Call(call) => call.run(format).await?,
             Command::Calls(calls) => calls.run(format).await?,
+            Command::Chat(chat) => chat.run(format).await?,
             Command::Import(import) => import.run(format).await?,
             Command::Apply(apply) => apply.run(format).await?,
             Command::Volume(volume) => volume.run(format).await?,

@@ -45,7 +45,7 @@ impl Environment {
             return Err(EnvError::invalid("arguments", message, "name the ports that the command listens on"));
         }
         let argv = self.argv(request).await?;
-        let clear = secrets::read(&self.state.config, &*self.house.vault).await?;
+        let clear = secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let (background, workshop) = {
             let _lock = self.lock_and_refresh().await?;
             self.refuse_conflicts(ports).await?;

@@ -75,11 +75,13 @@ impl EnvironmentConfig {
         let committed = committed(source, commit, &paths).await?;
         let mut found: HashMap<&str, Option<Vec<u8>>> = paths.into_iter().zip(committed).collect();
         let mut take = |path: &str| found.remove(path).flatten();
-        if let Some(bytes) = take(OWN).or_else(|| beside(source, OWN)) {
-            return Ok((Self::parse(OWN, &bytes)?, Vec::new()));
-        }
-        if let Some(bytes) = take(CONTAINER_USE).or_else(|| beside(source, CONTAINER_USE)) {
-            return Ok((Self::parse(CONTAINER_USE, &bytes)?, Vec::new()));
+        for path in [OWN, CONTAINER_USE] {
+            let (committed, here) = (take(path), beside(source, path));
+            if let Some(bytes) = committed.as_ref().or(here.as_ref()) {
+                let mut config = Self::parse(path, bytes)?;
+                let warnings = config.keep_secrets_named_by(path, here.as_deref());
+                return Ok((config, warnings));
+            }
         }
         for path in DEV_CONTAINERS {
             if let Some(bytes) = take(path) {
@@ -94,6 +96,20 @@ impl EnvironmentConfig {
         let config: Self = serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong(path, &error))?;
         config.check()?;
         Ok(config)
+    }
+
+    /// A commit may be an agent's. Which secrets it gets, only the user says, by the file in the working tree.
+    fn keep_secrets_named_by(&mut self, path: &str, here: Option<&[u8]>) -> Vec<String> {
+        let named = here.and_then(|bytes| Self::parse(path, bytes).ok()).map(|config| config.secrets);
+        let named = named.unwrap_or_default();
+        let (kept, left_out): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.secrets).into_iter().partition(|entry| named.contains(entry));
+        self.secrets = kept;
+        let warning = |entry: &String| {
+            let name = entry.split('=').next().unwrap_or_default();
+            format!("secret `{name}` is named by {path} of the commit and not by the one in your working tree, and is left out")
+        };
+        left_out.iter().map(warning).collect()
     }
 
     /// What nobody could run is told now.

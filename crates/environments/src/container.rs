@@ -21,6 +21,7 @@ use crate::state;
 /// The channel of the container in which commands run.
 const MAIN: &str = "main";
 const KIND: &str = "environment";
+const ROOT: &str = "0:0";
 
 /// What a container of an environment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +106,8 @@ impl Environment {
         let EnvironmentConfig { base_image, env, caches, .. } = &self.state.config;
         let mut spec = self.spec(role, base_image, env)?;
         spec.workdir = Some(WORKDIR.to_owned());
+        // Whoever the image runs as could not write to files of the user's.
+        spec.user = Some(ROOT.to_owned());
         spec.binds = vec![BindMount {
             source: self.worktree.path.clone(),
             target: WORKDIR.to_owned(),
@@ -228,7 +231,7 @@ impl Environment {
     /// Runs these words in the container as it is, without making another one.
     async fn execute_in_place(&self, argv: Vec<String>, limit: std::time::Duration) -> Result<crate::run::Heard> {
         let workshop = self.workshop().ok_or_else(|| EnvError::no_environment(&self.state.id))?;
-        let clear = crate::secrets::read(&self.state.config, &*self.house.vault).await?;
+        let clear = crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let spec = crate::run::command(argv, clear.variables);
         let running = workshop.start(&spec).await.map_err(|error| EnvError::engine("setup", &error))?;
         crate::run::listen(running, limit, &Silent).await

@@ -15,7 +15,8 @@ use crate::error::{EnvError, Result};
 use crate::files::WORKDIR;
 use crate::state::{self, Stage};
 
-const GRACE: Duration = Duration::from_secs(2);
+/// Longer than the helper inside gives those whom it ends.
+const GRACE: Duration = Duration::from_secs(4);
 /// What an engine reports of one that was ended by SIGKILL.
 const KILLED: i64 = 137;
 const SIGKILL: i64 = 9;

@@ -143,7 +143,7 @@ impl Environment {
         limit: Duration,
         listener: &dyn Listener,
     ) -> Result<(Heard, std::sync::Arc<cofer_model::Mask>)> {
-        let clear = crate::secrets::read(&self.state.config, &*self.house.vault).await?;
+        let clear = crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let spec = command(argv, clear.variables);
         let running = self.start(&spec).await?;
         Ok((listen(running, limit, listener).await?, clear.mask))

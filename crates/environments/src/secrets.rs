@@ -10,6 +10,7 @@ use secrecy::SecretString;
 
 use crate::config::{EnvironmentConfig, variable};
 use crate::error::{EnvError, ErrorKind, Result};
+use crate::settings::Settings;
 
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 const SCHEMES: [&str; 3] = ["env://", "file://", "cofer://"];
@@ -47,11 +48,16 @@ pub fn check(name: &str, reference: &str) -> Result<()> {
     Err(EnvError::invalid("config", format!("secret `{name}` is no reference that is known here"), advice))
 }
 
-/// All secrets of a configuration.
-pub async fn read(config: &EnvironmentConfig, vault: &dyn Vault) -> Result<Clear> {
+/// All secrets of a configuration. Where environments are made for others, only Cofer's own may be named: whoever can write to a
+/// repository must not read this machine's files by it.
+pub async fn read(config: &EnvironmentConfig, settings: &Settings, vault: &dyn Vault) -> Result<Clear> {
     let mut variables: Vec<(String, SecretString)> = Vec::new();
     for entry in &config.secrets {
         let (name, reference) = variable(entry, "secrets")?;
+        if settings.sources.is_some() && !reference.starts_with("cofer://") {
+            let message = format!("secret `{name}` is kept on the machine that Cofer runs on");
+            return Err(EnvError::invalid("secrets", message, "name a secret of the project: NAME=cofer://NAME"));
+        }
         variables.push((name.to_owned(), resolve(name, reference, vault).await?));
     }
     let mut mask = Mask::default();

@@ -91,6 +91,15 @@ impl Project {
         self.call_tool_for(name, params, timeout, caller, None).await
     }
 
+    /// Records that a tool was not called, and what was said instead.
+    pub async fn decline_tool(&self, name: &str, params: &RawValue, words: &str, caller: &Caller) {
+        let mut recording = Recording::begin(self, name, params, caller);
+        if let Some(route) = self.catalogue().route(name) {
+            route.answerer.server_name().clone_into(&mut recording.server);
+        }
+        recording.finish(&Ok(Reply::Result(text_result(words, true)))).await;
+    }
+
     pub(crate) async fn call_tool_for(
         &self,
         name: &str,
@@ -123,6 +132,7 @@ impl Project {
             Answerer::Native(native) => {
                 let call = NativeCall {
                     arguments: raw::at(&params, &["arguments"]),
+                    project: self.id,
                     trace_id: &caller.trace_id,
                     progress: NativeProgress::of(client, &params),
                 };

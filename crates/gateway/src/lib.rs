@@ -10,6 +10,8 @@
 //! Messages are carried, not re-typed: of a call only its name and its progress token are looked at. One server that is down, slow or
 //! mad costs its own callers their answer and nobody else anything.
 
+#[cfg(feature = "adk")]
+pub mod adk;
 pub mod alone;
 mod breaker;
 mod call;
@@ -262,6 +264,11 @@ impl Gateway {
         });
         self.house.registry.settled().await;
         refreshed
+    }
+
+    /// Comes back when every call that has ended is recorded.
+    pub async fn recorded(&self) {
+        self.house.recorder.flush().await;
     }
 
     /// Ends every conversation and every session, and writes down what is still to be.

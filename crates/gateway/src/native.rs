@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cofer_mcp::message::notification;
 use cofer_mcp::raw;
+use cofer_model::ProjectId;
 use serde_json::value::RawValue;
 
 use crate::call::Client;
@@ -25,12 +26,18 @@ pub struct Native {
 pub trait NativeHandler: Send + Sync + fmt::Debug {
     /// The result, as in `tools/call`. Dropping it calls it off.
     async fn call(&self, call: NativeCall<'_>) -> Box<RawValue>;
+
+    /// Whether its calls are for a person to see.
+    fn is_display(&self) -> bool {
+        false
+    }
 }
 
 /// One call of a native tool.
 #[derive(Debug)]
 pub struct NativeCall<'a> {
     pub arguments: Option<&'a RawValue>,
+    pub project: ProjectId,
     pub trace_id: &'a str,
     pub progress: NativeProgress,
 }
@@ -63,6 +70,10 @@ pub struct Display;
 impl NativeHandler for Display {
     async fn call(&self, _call: NativeCall<'_>) -> Box<RawValue> {
         text_result("shown to the user", false)
+    }
+
+    fn is_display(&self) -> bool {
+        true
     }
 }
 

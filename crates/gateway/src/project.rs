@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalogue::{Catalogue, ListedTool, Route};
+use crate::catalogue::{Answerer, Catalogue, ListedTool, Route};
 use crate::desk::Desk;
 use crate::lists::{Item, Items, List};
 use crate::session::{Session, level_name};
@@ -228,6 +228,15 @@ impl Project {
     pub async fn tools(&self) -> Listing {
         let (catalogue, missing) = self.whole_catalogue().await;
         Listing { tools: catalogue.tools.clone(), missing, warnings: catalogue.warnings.clone() }
+    }
+
+    /// Whether this tool's calls are for a person to see.
+    pub fn displays(&self, tool: &str) -> bool {
+        let catalogue = self.catalogue();
+        match catalogue.route(tool).map(|route| &route.answerer) {
+            Some(Answerer::Native(native)) => native.handler.is_display(),
+            _ => false,
+        }
     }
 
     /// Arguments of a tool that its calls repeat in headers.

@@ -2,7 +2,7 @@
 //!
 //! A call is not held up by the database: what is to be written waits in a queue. Only when that is full does the next call wait for a
 //! place in it, so nothing is lost while the database is slow; if it stays so, calls go on and what could not be taken down is counted.
-//! On a clean stop everything in the queue is written.
+//! On a clean stop everything in the queue is written. A call of an agent's run is written at once: whoever goes on with the run relies on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use cofer_model::ToolCallRecord;
 use cofer_model::mask::Mask;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 const QUEUE_MAX: usize = 4096;
@@ -46,28 +46,40 @@ enum Entry {
 }
 
 impl Entry {
-    fn is_flush(&self) -> bool {
-        matches!(self, Self::Flushed(_))
+    fn is_urgent(&self) -> bool {
+        match self {
+            Self::Call(taken) => taken.record.run_id.is_some(),
+            Self::Flushed(_) => true,
+        }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder(mpsc::Sender<Entry>);
+pub(crate) struct Recorder {
+    entries: mpsc::Sender<Entry>,
+    /// Told when something is not to wait for more.
+    hurry: Arc<Notify>,
+}
 
 impl Recorder {
     pub(crate) fn start(ledger: Arc<dyn Ledger>) -> Self {
         let (sender, entries) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(write_all(ledger, entries));
-        Self(sender)
+        let hurry = Arc::<Notify>::default();
+        tokio::spawn(write_all(ledger, entries, hurry.clone()));
+        Self { entries: sender, hurry }
     }
 
     /// Returns at once, unless the queue is full.
     pub(crate) async fn take(&self, taken: Taken) {
-        let Err(mpsc::error::TrySendError::Full(entry)) = self.0.try_send(Entry::Call(Box::new(taken)))
-        else {
+        let is_urgent = taken.record.run_id.is_some();
+        let sent = self.entries.try_send(Entry::Call(Box::new(taken)));
+        if is_urgent {
+            self.hurry.notify_one();
+        }
+        let Err(mpsc::error::TrySendError::Full(entry)) = sent else {
             return;
         };
-        if timeout(PLACE_TIMEOUT, self.0.send(entry)).await.is_err() {
+        if timeout(PLACE_TIMEOUT, self.entries.send(entry)).await.is_err() {
             tracing::error!(
                 "a tool call could not be recorded: the database has not kept up for {PLACE_TIMEOUT:?}"
             );
@@ -76,7 +88,7 @@ impl Recorder {
 
     /// From where nothing can be waited for: a caller that left.
     pub(crate) fn take_now(&self, taken: Taken) {
-        if self.0.try_send(Entry::Call(Box::new(taken))).is_err() {
+        if self.entries.try_send(Entry::Call(Box::new(taken))).is_err() {
             tracing::error!("a cancelled tool call could not be recorded: the database has not kept up");
         }
     }
@@ -84,18 +96,19 @@ impl Recorder {
     /// Waits until everything that was taken down before is written.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        if self.0.send(Entry::Flushed(done)).await.is_ok() {
+        self.hurry.notify_one();
+        if self.entries.send(Entry::Flushed(done)).await.is_ok() {
             let _ = flushed.await;
         }
     }
 }
 
-async fn write_all(ledger: Arc<dyn Ledger>, mut entries: mpsc::Receiver<Entry>) {
+async fn write_all(ledger: Arc<dyn Ledger>, mut entries: mpsc::Receiver<Entry>, hurry: Arc<Notify>) {
     let mut waiting = Vec::with_capacity(BATCH_MAX);
     while entries.recv_many(&mut waiting, BATCH_MAX).await > 0 {
-        if waiting.len() < BATCH_MAX && !waiting.iter().any(Entry::is_flush) {
-            // Nobody is woken for what comes meanwhile.
-            tokio::time::sleep(GATHER).await;
+        if waiting.len() < BATCH_MAX && !waiting.iter().any(Entry::is_urgent) {
+            // Nobody is woken for what comes meanwhile, unless it is urgent.
+            let _ = timeout(GATHER, hurry.notified()).await;
             let more = std::iter::from_fn(|| entries.try_recv().ok()).take(BATCH_MAX - waiting.len());
             waiting.extend(more);
         }

@@ -24,6 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use crate::bell::Bell;
 use crate::job::{self, OURSELVES};
 use crate::log::Log;
+use crate::warden::FORCED;
 use crate::{user, warden};
 
 /// The engine's own patience is shorter or longer, and it ends us when that is over.
@@ -61,6 +62,8 @@ struct Serve {
     main: Option<Main>,
     /// When those who do not end are killed; none while nobody has to end.
     kill_at: Option<Instant>,
+    /// Whether anybody had to be killed since.
+    forced: bool,
 }
 
 /// The command of a background container.
@@ -78,7 +81,7 @@ impl Serve {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         drop(rustix::fs::open(purpose.channel.join(READY), flags, Mode::RUSR | Mode::RGRP | Mode::ROTH)?);
         let main = purpose.main.as_deref().map(|argv| Main::begin(&purpose, argv)).transpose()?;
-        Ok(Self { purpose, listener, bell, wardens: HashSet::new(), main, kill_at: None })
+        Ok(Self { purpose, listener, bell, wardens: HashSet::new(), main, kill_at: None, forced: false })
     }
 
     fn keep(mut self) -> ExitCode {
@@ -88,7 +91,7 @@ impl Serve {
                 return code;
             }
             if self.kill_at.is_some() && nobody_is_left {
-                return ExitCode::SUCCESS;
+                return if self.forced { ExitCode::from(FORCED) } else { ExitCode::SUCCESS };
             }
             if self.bell.end_was_asked() && self.kill_at.is_none() {
                 self.kill_at = Some(Instant::now() + GRACE);
@@ -97,6 +100,7 @@ impl Serve {
                 continue;
             }
             if self.kill_at.is_some_and(|at| at <= Instant::now()) {
+                self.forced = true;
                 tell_all(Signal::KILL);
             }
             self.wait();
@@ -124,10 +128,14 @@ impl Serve {
         if let Some(main) = self.main.as_mut().filter(|main| main.pid == pid) {
             main.status = Some(status);
         }
+        if !self.wardens.remove(&pid) {
+            return;
+        }
         // One that was killed could not see to its tree.
-        if self.wardens.remove(&pid) && status.signaled() {
+        if status.signaled() {
             warden::sweep(pid);
         }
+        self.forced |= self.kill_at.is_some() && status.exit_status() == Some(i32::from(FORCED));
     }
 
     fn wait(&self) {

@@ -35,6 +35,9 @@ const DRAIN_BYTES: usize = 16 << 10;
 /// What a person types to say that there is no more.
 const END_OF_TYPING: u8 = 4;
 
+/// How a warden and the first process end when somebody would not: as if by SIGKILL.
+pub const FORCED: u8 = 137;
+
 pub fn warden_main(container_user: Option<&str>) -> ExitCode {
     let Ok(mut host) = Host::take_over() else { return ExitCode::FAILURE };
     match host.request() {
@@ -61,8 +64,8 @@ fn watch(mut host: Host, run: &Run, container_user: Option<&str>) -> ExitCode {
     match started {
         Ok((bell, job)) => {
             host.say(&Word::Started);
-            Watch::new(host, job, bell, tree).keep();
-            ExitCode::SUCCESS
+            let killed = Watch::new(host, job, bell, tree).keep();
+            if killed { ExitCode::from(FORCED) } else { ExitCode::SUCCESS }
         }
         Err(Refusal(reason, text)) => {
             host.say(&Word::Refused(reason, text));
@@ -131,7 +134,8 @@ impl Watch {
         }
     }
 
-    fn keep(mut self) {
+    /// Whether anybody had to be killed.
+    fn keep(mut self) -> bool {
         loop {
             let family = self.reap();
             if self.bell.end_was_asked() {
@@ -145,7 +149,10 @@ impl Watch {
                 self.host = None;
             }
             if family == Family::Gone && (self.told || self.host.is_none()) {
-                return self.host.map_or((), Host::finish);
+                if let Some(host) = self.host {
+                    host.finish();
+                }
+                return self.ending.is_some_and(|ending| ending.killed);
             }
             self.kill_if_it_is_time();
             // The last first, because an output that is at its end is taken out of the list.

@@ -54,6 +54,10 @@ id_type! {
     /// The identity of one recorded call of a tool.
     CallId
 }
+id_type! {
+    /// The identity of something that was said in a run.
+    MessageId
+}
 
 /// How a caller points at a thing: by id or by name, whichever is at hand.
 ///

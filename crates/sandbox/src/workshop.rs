@@ -105,15 +105,16 @@ impl Workshop {
         let user = take_user(provider.as_ref(), &mut spec).await?;
         furnish(&mut spec, &helper, channel, user, main);
         let launched = provider.launch(&spec, Arc::new(|_, _| ())).await?;
+        let mut unready = Unready { provider: Arc::clone(&provider), id: Some(launched.id.clone()) };
         let workshop = Self::at(provider, launched.id.clone(), channel);
-        match workshop.begun(main.is_some()).await {
-            Ok(()) => Ok((workshop, launched)),
-            Err(error) => {
-                // One that cannot be destroyed now is listed, and destroyed by whoever looks.
-                let _ = workshop.provider.destroy(&workshop.id).await;
-                Err(error)
-            }
+        let begun = workshop.begun(main.is_some()).await;
+        unready.id = None;
+        if let Err(error) = begun {
+            // One that cannot be destroyed now is listed, and destroyed by whoever looks.
+            let _ = workshop.provider.destroy(&workshop.id).await;
+            return Err(error);
         }
+        Ok((workshop, launched))
     }
 
     /// Returns when the helper answers. A background command may have ended by then, and that is for others to judge.
@@ -226,6 +227,22 @@ impl Workshop {
 
     fn broken(&self, reason: &str) -> SandboxError {
         SandboxError::Unavailable { provider: self.provider.name(), reason: reason.to_owned() }
+    }
+}
+
+/// A container whose helper has not answered yet. Dropped before that, it takes the container away.
+struct Unready {
+    provider: Arc<dyn Provider>,
+    id: Option<SandboxId>,
+}
+
+impl Drop for Unready {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        let provider = Arc::clone(&self.provider);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { provider.destroy(&id).await });
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::agents::Agents;
 use crate::auth::{Doorkeeper, Issued};
 use crate::gateway::LogShelf;
 use crate::hosting::Hosting;
@@ -39,6 +40,7 @@ pub struct Parts {
     pub gateway: Arc<Gateway>,
     pub shelf: Arc<LogShelf>,
     pub logins: Arc<Logins>,
+    pub agents: Arc<Agents>,
     /// Whose tokens are taken beside our own.
     pub issued: Option<Issued>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
@@ -60,6 +62,7 @@ pub struct Rooms {
     pub gateway: Arc<Gateway>,
     pub shelf: Arc<LogShelf>,
     pub logins: Arc<Logins>,
+    pub agents: Arc<Agents>,
     pub issued: Option<Issued>,
 }
 
@@ -71,7 +74,7 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let Rooms { store, keyring, hosting, gateway, shelf, logins, issued } = rooms;
+        let Rooms { store, keyring, hosting, gateway, shelf, logins, agents, issued } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -84,6 +87,7 @@ impl App {
             gateway,
             shelf,
             logins,
+            agents,
             issued,
             stopping: stop,
             exports_traces,

@@ -1,19 +1,24 @@
 //! The tools of environments, offered: by themselves over stdin and stdout, and as native tools of every project.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_environments::tools::{INSTRUCTIONS, Offer, Progress, Toolbox};
-use cofer_environments::{Environments, NoVault, Settings};
+use cofer_environments::{EnvError, Environments, NoVault, Settings, Vault};
 use cofer_gateway::{
     Gateway, GatewayRules, Ledger, Native, NativeCall, NativeHandler, ProjectEntry, Registry, text_result,
 };
 use cofer_model::{Namespacing, ProjectId, ServerId, ToolCallRecord};
 use cofer_sandbox::{EngineSettings, Providers, Variable};
+use secrecy::SecretString;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::keyring::KeyRing;
+use crate::settings::EnvironmentSettings;
 use crate::stdio::serve_lines;
 
 /// How long what was begun and is not wanted any more may take to be undone.
@@ -30,10 +35,21 @@ pub fn of_this_machine(
     Environments::new(settings, Providers::new(&engines, &variable), Arc::new(NoVault))
 }
 
+/// Whose tools they are: the same for everybody, or each project's own.
+trait Boxes: Send + Sync + fmt::Debug {
+    fn of(&self, project: ProjectId) -> Arc<Toolbox>;
+}
+
+impl Boxes for Arc<Toolbox> {
+    fn of(&self, _project: ProjectId) -> Arc<Toolbox> {
+        self.clone()
+    }
+}
+
 /// One tool of the box.
 #[derive(Debug)]
 struct BoxedTool {
-    toolbox: Arc<Toolbox>,
+    boxes: Arc<dyn Boxes>,
     name: String,
 }
 
@@ -47,20 +63,76 @@ impl NativeHandler for BoxedTool {
         };
         let told = call.progress;
         let progress: Progress = Arc::new(move |progress, message| told.tell(progress, message));
-        let result = self.toolbox.call(&self.name, arguments, call.trace_id, &progress).await;
+        let toolbox = self.boxes.of(call.project);
+        let result = toolbox.call(&self.name, arguments, call.trace_id, &progress).await;
         to_raw_value(&result).unwrap_or_else(|error| text_result(&error.to_string(), true))
     }
 }
 
-/// All tools of an offer, as native ones.
-pub fn natives(environments: &Arc<Environments>, offer: Offer) -> Vec<Arc<Native>> {
-    let toolbox = Arc::new(Toolbox::new(environments.clone(), offer));
+fn natives(boxes: &Arc<dyn Boxes>, offer: Offer) -> Vec<Arc<Native>> {
     let native = |tool: serde_json::Value| {
         let name = tool["name"].as_str().unwrap_or_default().to_owned();
-        let handler = Box::new(BoxedTool { toolbox: toolbox.clone(), name });
+        let handler = Box::new(BoxedTool { boxes: boxes.clone(), name });
         to_raw_value(&tool).ok().map(|description| Arc::new(Native { description, handler }))
     };
-    toolbox.listed().into_iter().filter_map(native).collect()
+    offer.listed().into_iter().filter_map(native).collect()
+}
+
+/// Each project's own: they differ in the secrets that environments may name.
+#[derive(Debug)]
+struct OfProjects {
+    settings: Settings,
+    providers: Providers,
+    keyring: Arc<KeyRing>,
+    known: Mutex<HashMap<ProjectId, Arc<Toolbox>>>,
+}
+
+impl Boxes for OfProjects {
+    fn of(&self, project: ProjectId) -> Arc<Toolbox> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = || {
+            let vault = Arc::new(ProjectVault { project, keyring: self.keyring.clone() });
+            let environments = Environments::new(self.settings.clone(), self.providers.clone(), vault);
+            Arc::new(Toolbox::new(environments, Offer::default()))
+        };
+        known.entry(project).or_insert_with(made).clone()
+    }
+}
+
+/// The secrets of a project.
+#[derive(Debug)]
+struct ProjectVault {
+    project: ProjectId,
+    keyring: Arc<KeyRing>,
+}
+
+#[async_trait]
+impl Vault for ProjectVault {
+    async fn secret(&self, name: &str) -> Result<Option<SecretString>, String> {
+        let all = self.keyring.open_secrets(self.project).await.map_err(|error| error.to_string())?;
+        Ok(all.into_iter().find(|(known, _)| known.as_str() == name).map(|(_, value)| value))
+    }
+}
+
+/// The tools as native ones of every project, where the operator named repositories that may be a source.
+pub(crate) fn of_projects(
+    settings: &EnvironmentSettings,
+    providers: &Providers,
+    keyring: &Arc<KeyRing>,
+) -> Result<Vec<Arc<Native>>, EnvError> {
+    if settings.held_back {
+        tracing::warn!(
+            "environments are not offered, because others than this machine could reach them; `expose_environments` says that they may"
+        );
+    }
+    if settings.sources.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut rules = Settings::from_variables(&|name| std::env::var(name).ok())?;
+    rules.sources = Some(settings.sources.clone());
+    let (providers, keyring) = (providers.clone(), keyring.clone());
+    let boxes = OfProjects { settings: rules, providers, keyring, known: Mutex::default() };
+    Ok(natives(&(Arc::new(boxes) as Arc<dyn Boxes>), Offer::default()))
 }
 
 /// Serves the tools to one client, with no running Cofer behind it.
@@ -73,7 +145,9 @@ pub async fn serve_environments(
 ) {
     let rules = GatewayRules { instructions: Some(INSTRUCTIONS), ..GatewayRules::default() };
     let project = ProjectId::generate();
-    let gateway = Gateway::start(Arc::new(OnlyTools), Arc::new(NoLedger), natives(environments, offer), rules);
+    let boxes: Arc<dyn Boxes> = Arc::new(Arc::new(Toolbox::new(environments.clone(), offer)));
+    let natives = natives(&boxes, offer);
+    let gateway = Gateway::start(Arc::new(OnlyTools), Arc::new(NoLedger), natives, rules);
     if let Ok(Some(project)) = gateway.project(project).await {
         serve_lines(&project, from_client, to_client, gone).await;
     }

@@ -12,7 +12,9 @@
 //! `http/error.rs`, something done now and then in `serve.rs`.
 
 mod admin;
+mod agents;
 mod app;
+mod aside;
 mod auth;
 pub mod data_dir;
 pub mod declared;
@@ -31,6 +33,7 @@ pub mod settings;
 mod stdio;
 pub mod telemetry;
 
+pub use aside::{Aside, AsideError};
 pub use cofer_sandbox::guard_main;
 pub use relay::relay;
 pub use serve::{StartError, serve, serve_with};

@@ -6,13 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofer_model::{Kind, Moment};
+use cofer_gateway::Gateway;
+use cofer_model::{Kind, Moment, ProjectId};
 use cofer_sandbox::{EngineSettings, Providers, Variable};
 use cofer_store::{OpenError, Store, StoreError};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminError};
+use crate::agents::Agents;
 use crate::app::{App, Rooms};
 use crate::auth::Issued;
 use crate::data_dir::{DataDir, DataDirError};
@@ -50,6 +53,8 @@ pub enum StartError {
     Admin(#[from] AdminError),
     #[error(transparent)]
     Servers(#[from] FileError),
+    #[error(transparent)]
+    Environments(#[from] cofer_environments::EnvError),
     #[error("{what} could not be set up")]
     Process {
         what: &'static str,
@@ -68,6 +73,7 @@ impl StartError {
             Self::Store(error) => error.kind(),
             Self::Admin(error) => error.kind(),
             Self::Servers(error) => error.kind(),
+            Self::Environments(error) => error.kind.kind(),
             Self::Process { .. } => Kind::Internal,
         }
     }
@@ -89,12 +95,30 @@ pub async fn serve(settings: Settings, telemetry: &Telemetry) -> Result<(), Star
 
 /// The same, with these ways of running a sandbox.
 pub async fn serve_with(
-    mut settings: Settings,
+    settings: Settings,
     telemetry: &Telemetry,
     providers: Providers,
 ) -> Result<(), StartError> {
-    settings.confidential.never_to_be_logged.drain(..).for_each(|text| telemetry.mask.hide(&text));
     let stop = stop_on_signal()?;
+    Box::pin(serve_until(settings, telemetry, providers, stop, None)).await
+}
+
+/// What a program that serves by the way hears when it does.
+pub(crate) struct Ready {
+    pub url: String,
+    pub gateway: Arc<Gateway>,
+    pub default_project: ProjectId,
+}
+
+/// Serves until told to stop. Whoever is at the other end of `ready` hears the address; else standard output does.
+pub(crate) async fn serve_until(
+    mut settings: Settings,
+    telemetry: &Telemetry,
+    providers: Providers,
+    stop: CancellationToken,
+    ready: Option<oneshot::Sender<Ready>>,
+) -> Result<(), StartError> {
+    settings.confidential.never_to_be_logged.drain(..).for_each(|text| telemetry.mask.hide(&text));
     let mut data_dir = DataDir::claim(&settings.data_dir)?;
     let listener = Listener::bind(&settings).await?;
     let Some(store) = open_store(&settings, &stop).await? else { return Ok(()) };
@@ -107,11 +131,16 @@ pub async fn serve_with(
         None => admin::ensure(&store, &data_dir, now).await?,
     }
     let metrics = metrics::install().map_err(|error| StartError::process("metrics")(error.into()))?;
+    let for_environments = providers.clone();
     let hosting = Hosting::open(store.clone(), settings.hosting.clone(), providers, keyring.clone()).await?;
     let file = settings.gateway.servers.as_deref().map(ServersFile::read).transpose()?;
     let file = Arc::new(file.unwrap_or_default());
+    for (name, value) in settings.confidential.secrets.drain(..) {
+        keyring.put_secret(hosting.default_project(), &name, &value, now).await?;
+    }
     let shelf = Arc::<LogShelf>::default();
-    let natives = file.natives(&settings.gateway.native_tools)?;
+    let mut natives = file.natives(&settings.gateway.native_tools)?;
+    natives.extend(crate::environments::of_projects(&settings.environments, &for_environments, &keyring)?);
     let base = settings.oauth.public_url.clone().unwrap_or_else(|| listener.local_url());
     let logins = Arc::new(Logins::new(store.clone(), keyring.clone(), base.clone()));
     let gateway = gateway::open(&store, &hosting, &settings.gateway, &file, natives, &shelf, &logins);
@@ -121,6 +150,10 @@ pub async fn serve_with(
         return Err(error.into());
     }
     let issued = Issued::of(&settings.oauth, &base);
+    let key = settings.confidential.model_key.take();
+    let agents =
+        Arc::new(Agents::new(store.clone(), keyring.clone(), gateway.clone(), settings.agent.clone(), key));
+    agents.recover().await;
     let rooms = Rooms {
         store: store.clone(),
         keyring,
@@ -128,6 +161,7 @@ pub async fn serve_with(
         gateway: gateway.clone(),
         shelf,
         logins,
+        agents: agents.clone(),
         issued,
     };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
@@ -136,9 +170,16 @@ pub async fn serve_with(
     }
 
     data_dir.announce(listener.url(), listener.certificate())?;
-    greet(&listener, &data_dir, app.settings.behind_proxy);
+    match ready {
+        Some(ready) => {
+            let (url, default_project) = (listener.url().clone(), hosting.default_project());
+            let _ = ready.send(Ready { url, gateway: gateway.clone(), default_project });
+        }
+        None => greet(&listener, &data_dir, app.settings.behind_proxy),
+    }
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(app.clone(), router(app.clone()), stop).await;
+    agents.stop().await;
     app.finish().await;
     gateway.stop().await;
     hosting.shut_down().await;
@@ -237,6 +278,7 @@ async fn tend(app: App, stop: CancellationToken) {
         app.metrics.run_upkeep();
         write_down_uses(&app).await;
         app.hosting.write_down_uses().await;
+        app.agents.tend().await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! SQL is known in this room only.
 //!
 //! ```text
-//!   projects  tokens  register  hosted  external  products  tools  calls  secrets  logins    one file a table: its row,
+//!   projects  tokens  register  hosted  external  products  tools  calls  runs  secrets  logins    one file a table: its row,
 //!        └───────┴────────┴───────┴─────────┼───────┴─────────┴──────┴─────┴─┬──────┘       its statements, its operations
 //!                                        database                         seal          pool and deadline · AEAD under the master key
 //!                                        │   │   │
@@ -25,6 +25,7 @@ mod logins;
 mod products;
 mod projects;
 mod register;
+mod runs;
 mod seal;
 mod secrets;
 mod sqlite;
@@ -41,6 +42,7 @@ pub use lease::Lease;
 pub use products::{InstallError, Installed, NewProduct, ProductServer};
 pub use projects::{NewProject, ProjectChange};
 pub use register::{RegisteredServer, ServerKind};
+pub use runs::{RunCursor, RunProgress};
 pub use seal::{BadMasterKey, MasterKey};
 pub use secrets::SecretsError;
 pub use tokens::{NewToken, Revocation, TokenHash, generate_token};

@@ -119,7 +119,7 @@ impl Start {
         run(&self.program, &self.variables, args, None).await
     }
 
-    /// Any command, to be started by the test itself.
+    /// The same, to be talked to.
     pub fn command(&self, args: &[&str]) -> Command {
         command(&self.program, &self.variables, args)
     }

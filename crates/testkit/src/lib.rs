@@ -5,6 +5,7 @@
 //! - `chaos_proxy` stands between a client and a server and cuts, freezes or delays what flows.
 //! - `leaks` fails a test that leaves processes, containers, worktrees or descriptors behind.
 //! - `fixture` finds the program of `crates/fixture`, an MCP server that has everything the conformance suites ask for.
+//! - `model_api` is the API of a model, saying what the test wants it to.
 //! - `misbehaving` finds the program of `crates/misbehaving`, an MCP server that does everything wrong on request.
 //!
 //! Everything here panics when it cannot do its part: it runs in tests, and a panic is how a test fails.
@@ -19,6 +20,7 @@ pub mod engines;
 pub mod fixture;
 pub mod leaks;
 pub mod misbehaving;
+pub mod model_api;
 mod until;
 
 pub use until::{until, until_seen};

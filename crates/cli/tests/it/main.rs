@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agent;
 mod command_line;
 mod databases;
 mod doctor;

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::run::Git;
 use super::source::Source;
-use crate::error::{EnvError, Result};
+use crate::error::{EnvError, ErrorKind, Result};
+use crate::locks::{Hold, Lock};
 
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// How many folders with a repository of their own are left out, one after another, before a commit is given up.
 const FOREIGN_MAX: usize = 32;
 
@@ -61,14 +64,28 @@ impl Worktree {
     /// Makes the branch and checks it out.
     pub async fn add(&self, commit: &str) -> Result<()> {
         self.source.share_objects()?;
-        // What a killed Cofer left would make git choose another name.
-        remove_tree(&self.git_dir()).await.map_err(|error| EnvError::io("worktree", self.git_dir().display(), &error))?;
         let branch = format!("cofer/{}", self.id);
-        let before = ["worktree", "add", "--quiet", "-b", &branch, "--"];
-        let arguments =
-            before.iter().map(AsRef::as_ref).chain([self.path.as_os_str(), commit.as_ref()]);
-        self.source.bare_git().run("worktree", arguments).await?;
+        let before = ["worktree", "add", "--quiet", "--no-checkout", "-b", &branch, "--"];
+        let arguments = before.iter().map(AsRef::as_ref).chain([self.path.as_os_str(), commit.as_ref()]);
+        {
+            let _turn = self.alone_among_worktrees().await?;
+            // What a killed Cofer left would make git choose another name.
+            self.remove_git_dir().await?;
+            self.source.bare_git().run("worktree", arguments).await?;
+        }
+        self.git().run("worktree", ["reset", "--hard", "--quiet"]).await?;
         self.track(commit).await
+    }
+
+    /// Git looks at all worktrees when it adds one, and stumbles over one that is just being added or removed.
+    async fn alone_among_worktrees(&self) -> Result<Lock> {
+        Lock::take(&self.source.folder.join("worktrees.lock"), Hold::Alone, self.source.deadline()).await
+    }
+
+    async fn remove_git_dir(&self) -> Result<()> {
+        let folder = self.git_dir();
+        let failed = |error| EnvError::io("worktree", format_args!("{} cannot be removed", folder.display()), &error);
+        remove_tree(&folder).await.map_err(failed)
     }
 
     /// Whether there is a branch of this name, whatever else there is.
@@ -106,6 +123,7 @@ impl Worktree {
 
     /// Commits whatever differs, as this person, and lets the user's repository know.
     pub async fn commit(&self, message: &str, (name, email): (&str, &str)) -> Result<Commit> {
+        self.break_dead_lock().await?;
         if !self.is_changed().await? {
             return Ok(Commit::default());
         }
@@ -127,11 +145,30 @@ impl Worktree {
         if said.code != Some(0) {
             let advice = "read what git says; the files are as they were, and the next change is committed with them";
             let message = format!("git could not commit: {}", text.trim());
-            return Err(EnvError::new(crate::error::ErrorKind::Internal, "commit", message, advice));
+            return Err(EnvError::new(ErrorKind::Internal, "commit", message, advice));
         }
         let head = self.head().await?;
         self.track(&head).await?;
         Ok(Commit { name: Some(head), warnings })
+    }
+
+    /// Whoever commits holds the environment's lock. So a lock of git's that is there now is of a git whose Cofer was killed: it is
+    /// waited for as long as git may take, and then was left behind.
+    async fn break_dead_lock(&self) -> Result<()> {
+        let lock = self.git_dir().join("index.lock");
+        loop {
+            let Ok(about) = fs::metadata(&lock) else { return Ok(()) };
+            let age = about.modified().ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+            if age >= self.source.deadline() {
+                return match fs::remove_file(&lock) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        Err(EnvError::io("commit", lock.display(), &error))
+                    }
+                    _ => Ok(()),
+                };
+            }
+            tokio::time::sleep(LOCK_LOOK).await;
+        }
     }
 
     /// Puts everything into the index but repositories inside that git cannot take.
@@ -149,7 +186,7 @@ impl Worktree {
                 _ => {
                     let advice = "mend or remove what git names; the files stay as they are until then";
                     let message = format!("git could not take the files: {}", said.stderr);
-                    return Err(EnvError::new(crate::error::ErrorKind::Internal, "commit", message, advice));
+                    return Err(EnvError::new(ErrorKind::Internal, "commit", message, advice));
                 }
             }
         }
@@ -173,11 +210,9 @@ impl Worktree {
             }
             removed.push(self.path.clone());
         }
-        if self.git_dir().exists() {
-            // A worktree that git holds for locked would stay in its list.
-            remove_tree(&self.git_dir()).await.map_err(|error| {
-                EnvError::io("worktree", format_args!("{} cannot be removed", self.git_dir().display()), &error)
-            })?;
+        {
+            let _turn = self.alone_among_worktrees().await?;
+            self.remove_git_dir().await?;
         }
         for (git, reference) in [
             (self.source.bare_git(), self.branch()),

@@ -34,6 +34,13 @@ pub struct Offer {
     pub single_tenant: bool,
 }
 
+impl Offer {
+    /// The tools, as in `tools/list`.
+    pub fn listed(self) -> Vec<Value> {
+        schema::listed(self)
+    }
+}
+
 /// Hears of progress: how far, and what was last said.
 pub type Progress = Arc<dyn Fn(f64, &str) + Send + Sync>;
 
@@ -56,11 +63,6 @@ struct Place {
 impl Toolbox {
     pub fn new(environments: Arc<Environments>, offer: Offer) -> Self {
         Self { environments, offer, current: Mutex::default() }
-    }
-
-    /// As in `tools/list`.
-    pub fn listed(&self) -> Vec<Value> {
-        schema::listed(self.offer)
     }
 
     /// The result, as in `tools/call`. Dropping this ends what was begun.
@@ -251,7 +253,6 @@ impl Toolbox {
             ("setup_commands", &mut config.setup_commands),
             ("install_commands", &mut config.install_commands),
             ("envs", &mut config.env),
-            ("secrets", &mut config.secrets),
             ("caches", &mut config.caches),
         ] {
             if let Some(all) = wanted.texts(name)? {

@@ -180,7 +180,6 @@ fn about_environments() -> Vec<Tool> {
                     "setup_commands": texts("Commands that set the environment up, such as installing packages."),
                     "install_commands": texts("Commands that install the project's dependencies."),
                     "envs": texts("Variables as NAME=value."),
-                    "secrets": texts("Secrets by reference: NAME=env://VARIABLE, NAME=file:///path or NAME=cofer://NAME."),
                     "caches": texts("Folders that all environments of this repository share, such as /root/.cache."),
                 },
             }))

@@ -67,7 +67,14 @@ impl Workbench {
     }
 
     pub async fn with(bed: &Bed, change: impl FnOnce(&mut SandboxSpec)) -> Self {
-        let place = Place::new();
+        Self::launched(bed, Place::new(), change).await
+    }
+
+    pub async fn at(bed: &Bed, place: Place) -> Self {
+        Self::launched(bed, place, |_| ()).await
+    }
+
+    async fn launched(bed: &Bed, place: Place, change: impl FnOnce(&mut SandboxSpec)) -> Self {
         let mut spec = place.spec(bed);
         change(&mut spec);
         let provider = Arc::new(bed.provider.clone());

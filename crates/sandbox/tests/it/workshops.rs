@@ -28,6 +28,8 @@ conformance! {
     a_checkpoint_has_the_files_and_nothing_of_ours,
     a_checkpoint_that_cannot_be_pushed_says_so_and_is_there,
     a_helper_that_cannot_run_is_told_and_leaves_nothing,
+    a_launch_that_is_dropped_takes_its_container_away,
+    the_socket_is_for_the_owner_of_the_channel_alone,
 }
 
 async fn files_are_given_to_the_hosts_user_and_links_are_not_followed(bed: &Bed) {
@@ -263,4 +265,34 @@ async fn a_helper_that_cannot_run_is_told_and_leaves_nothing(bed: &Bed) {
     let error = cofer_sandbox::Workshop::launch(provider, spec, &channel, &helpers).await.unwrap_err();
     assert!(error.to_string().contains("helper ended at once"), "{error}");
     assert_eq!(bed.provider.list(&bed.instance).await.unwrap(), vec![]);
+}
+
+async fn a_launch_that_is_dropped_takes_its_container_away(bed: &Bed) {
+    for milliseconds in [50, 200, 350, 450] {
+        let place = crate::workbench::Place::new();
+        let provider = Arc::new(bed.provider.clone());
+        let (channel, helpers) = (place.channel(), place.helpers());
+        let launch = cofer_sandbox::Workshop::launch(provider, place.spec(bed), &channel, &helpers);
+        match tokio::time::timeout(Duration::from_millis(milliseconds), launch).await {
+            Ok(launched) => bed.provider.destroy(&launched.unwrap().1.id).await.unwrap(),
+            Err(_dropped) => {
+                until("its end", async || bed.provider.list(&bed.instance).await.unwrap().is_empty()).await;
+            }
+        }
+    }
+}
+
+async fn the_socket_is_for_the_owner_of_the_channel_alone(bed: &Bed) {
+    let place = crate::workbench::Place::new();
+    std::fs::create_dir(place.channel()).unwrap();
+    std::os::unix::fs::chown(place.channel(), Some(1234), Some(1234)).unwrap();
+    let bench = Workbench::at(bed, place).await;
+    let Ok(about) = std::fs::symlink_metadata(bench.place.channel().join("sock")) else {
+        assert!(bed.is(ProviderName::Gvisor));
+        return;
+    };
+    assert_eq!((about.uid(), about.mode() & 0o777), (1234, 0o600));
+    // Nobody inside but root gets to it, and becomes root by it.
+    let outcome = bench.run("ls -ld /.cofer/channel | cut -c1-10").await;
+    assert_eq!(outcome.stdout, "drwx------\n");
 }

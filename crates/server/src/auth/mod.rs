@@ -146,6 +146,11 @@ scoped_caller! {
     ToolUser, Scope::ToolsCall
 }
 
+scoped_caller! {
+    /// May run agents: `agents:run`.
+    AgentUser, Scope::AgentsRun
+}
+
 /// Whoever uses the MCP endpoint: a token, or anybody on this machine where that is allowed. Either way they must address us by a
 /// name of ours: a page in a browser that had its own name led here does not.
 #[derive(Clone, Debug)]

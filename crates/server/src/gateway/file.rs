@@ -2,11 +2,12 @@
 //!
 //! They belong to the project `default` and live as long as this process: nothing of them is registered.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cofer_gateway::{Display, Gateway, Native};
-use cofer_model::{Kind, ProjectId, ServerId};
+use cofer_model::{Kind, ProjectId, SecretName, ServerId, template};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -72,6 +73,11 @@ impl ServersFile {
         let server = |declared: DeclaredServer| FileServer { id: id_of(declared.name.as_str()), declared };
         let servers = file.servers.into_iter().filter(|server| server.enabled).map(server).collect();
         Ok(Self { servers, native_tools: declared::native_tools(&text).map_err(wrong)? })
+    }
+
+    /// The secrets that its servers name.
+    pub fn secrets(&self) -> BTreeSet<SecretName> {
+        template::names(self.servers.iter().flat_map(|server| server.declared.config.texts()))
     }
 
     /// Its native tools, and those of the configuration.

@@ -120,17 +120,23 @@ impl ApiError {
         }
     }
 
+    /// As it is written everywhere.
+    pub(crate) fn envelope(self, trace_id: String) -> Envelope {
+        let Self { kind: code, message, details, .. } = self;
+        Envelope { error: EnvelopeError { code, message, details, trace_id } }
+    }
+
     /// The response as the caller gets it. Called by `observe` alone.
-    pub(super) fn render(self, trace_id: String) -> Response {
+    pub(super) fn render(mut self, trace_id: String) -> Response {
         let status = self.status();
         let retry_after =
             self.retry_after_seconds.or((self.kind == Kind::Unavailable).then_some(RETRY_AFTER_SECONDS));
-        let error = EnvelopeError { code: self.kind, message: self.message, details: self.details, trace_id };
-        let mut response = (status, axum::Json(Envelope { error })).into_response();
+        let challenge = self.challenge.take();
+        let mut response = (status, axum::Json(self.envelope(trace_id))).into_response();
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
-        let challenge = self.challenge.and_then(|challenge| HeaderValue::from_str(&challenge).ok());
+        let challenge = challenge.and_then(|challenge| HeaderValue::from_str(&challenge).ok());
         let bare = (status == StatusCode::UNAUTHORIZED).then(|| HeaderValue::from_static("Bearer"));
         if let Some(challenge) = challenge.or(bare) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);

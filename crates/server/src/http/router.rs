@@ -23,8 +23,8 @@ use super::observe::observe;
 use crate::app::App;
 use crate::logins::{CALLBACK, CLIENT_DOCUMENT};
 use crate::routes::{
-    external, external_tools, health, hosted, hosted_calls, hosted_logs, images, logins, master_key, mcp,
-    products, projects, providers, secrets, tokens, tool_calls, tools,
+    agent_runs, chat, external, external_tools, health, hosted, hosted_calls, hosted_logs, images, logins,
+    master_key, mcp, products, projects, providers, secrets, tokens, tool_calls, tools,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -51,6 +51,7 @@ pub fn router(app: App) -> Router {
         .routes(routes!(health::openapi))
         .routes(routes!(providers::list))
         .merge(registry())
+        .merge(agents())
         .merge(hosting(&app))
         .layer(middleware::from_fn_with_state(app.clone(), see_through))
         // Whoever leaves a call gives it up, so these are not seen through.
@@ -107,6 +108,19 @@ fn registry() -> OpenApiRouter<App> {
         .routes(routes!(products::list, products::install))
         .routes(routes!(products::remove))
         .routes(routes!(tool_calls::list))
+}
+
+/// Conversations, under way and past.
+fn agents() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(chat::chat))
+        .routes(routes!(agent_runs::list))
+        .routes(routes!(agent_runs::show))
+        .routes(routes!(agent_runs::messages))
+        .routes(routes!(agent_runs::tool_calls))
+        .routes(routes!(agent_runs::export))
+        .routes(routes!(agent_runs::cancel))
+        .routes(routes!(agent_runs::approve))
 }
 
 /// Hosted servers, at both of their addresses.

@@ -1,6 +1,8 @@
 //! One file a resource: its requests, its answers, its handlers. A new route is a handler here with its
 //! `#[utoipa::path]`, and a line in `http/router.rs`.
 
+pub mod agent_runs;
+pub mod chat;
 pub mod external;
 pub mod external_tools;
 pub mod health;

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use cofer_model::{CallFilter, CallId, CallStatus, Moment, RunId, ToolCallRecord};
+use cofer_model::{CallFilter, CallId, CallStatus, Moment, Project, RunId, ToolCallRecord};
 use cofer_store::CallCursor;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Path, Query};
 
-const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
+pub(super) const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
 const CALLS_DEFAULT: u32 = 100;
 const CALLS_MAX: u32 = 1000;
 
@@ -81,7 +81,7 @@ impl From<ToolCallRecord> for ToolCall {
 }
 
 /// To the letter where it is JSON; as a text where it is not.
-fn as_json(text: String) -> Option<Box<RawValue>> {
+pub(super) fn as_json(text: String) -> Option<Box<RawValue>> {
     match serde_json::from_str::<&RawValue>(&text) {
         Ok(_) => RawValue::from_string(text).ok(),
         Err(_) => serde_json::value::to_raw_value(&text).ok(),
@@ -100,11 +100,7 @@ pub async fn list(
     Query(which): Query<Which>,
 ) -> Result<Response, ApiError> {
     let project = project(&app, &caller, &reference).await?;
-    let limit = which.limit.unwrap_or(CALLS_DEFAULT);
-    if !(1..=CALLS_MAX).contains(&limit) {
-        return Err(ApiError::invalid("limit", format!("a page has 1 to {CALLS_MAX} calls")));
-    }
-    let cursor = which.cursor.as_deref().map(read_cursor).transpose()?;
+    let limit = limit(which.limit)?;
     let filter = CallFilter {
         tool: which.tool,
         server: which.server,
@@ -113,10 +109,31 @@ pub async fn list(
         since: which.since,
         until: which.until,
     };
-    let mut found = app.store.tool_calls(project.id, &filter, cursor, limit + 1).await?;
+    page(&app, &project, &filter, which.cursor.as_deref(), limit).await
+}
+
+/// How many are on a page.
+pub(super) fn limit(asked: Option<u32>) -> Result<u32, ApiError> {
+    let limit = asked.unwrap_or(CALLS_DEFAULT);
+    if !(1..=CALLS_MAX).contains(&limit) {
+        return Err(ApiError::invalid("limit", format!("a page has 1 to {CALLS_MAX}")));
+    }
+    Ok(limit)
+}
+
+/// One page of calls, and where the next begins.
+pub(super) async fn page(
+    app: &App,
+    project: &Project,
+    filter: &CallFilter,
+    cursor: Option<&str>,
+    limit: u32,
+) -> Result<Response, ApiError> {
+    let cursor = cursor.map(read_cursor).transpose()?;
+    let mut found = app.store.tool_calls(project.id, filter, cursor, limit + 1).await?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
-    let next = found.last().filter(|_| more).map(|last| write_cursor(CallCursor::after(last)));
+    let next = found.last().filter(|_| more).map(|last| write_cursor(last.created_at, last.id.0));
     let calls: Vec<_> = found.into_iter().map(ToolCall::from).collect();
     let mut response = Json(calls).into_response();
     if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
@@ -125,11 +142,11 @@ pub async fn list(
     Ok(response)
 }
 
-fn write_cursor(cursor: CallCursor) -> String {
-    format!("{}_{}", cursor.created_at.unix_ms(), cursor.id.0.simple())
+pub(super) fn write_cursor(created_at: Moment, id: Uuid) -> String {
+    format!("{}_{}", created_at.unix_ms(), id.simple())
 }
 
-fn read_cursor(text: &str) -> Result<CallCursor, ApiError> {
+pub(super) fn read_cursor(text: &str) -> Result<CallCursor, ApiError> {
     let read = || {
         let (ms, id) = text.split_once('_').filter(|(_, id)| id.len() == 32)?;
         let ms = ms.parse().ok().filter(|ms| (0..=253_402_300_799_000).contains(ms))?;
@@ -146,7 +163,7 @@ mod tests {
     #[test]
     fn a_cursor_reads_back_and_nothing_else_is_one() {
         let cursor = CallCursor { created_at: Moment::now(), id: CallId::generate() };
-        assert_eq!(read_cursor(&write_cursor(cursor)).unwrap(), cursor);
+        assert_eq!(read_cursor(&write_cursor(cursor.created_at, cursor.id.0)).unwrap(), cursor);
         for bad in [
             "",
             "x",

@@ -72,7 +72,7 @@ impl GatewaySettings {
     }
 }
 
-fn is_loopback(listen: &str) -> bool {
+pub(super) fn is_loopback(listen: &str) -> bool {
     let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host).trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

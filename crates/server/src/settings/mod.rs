@@ -4,9 +4,11 @@
 //! are all on that field. A flag beats the environment (clap sees to that), both beat the file, the file beats the
 //! default, and [`Settings`] is what comes out. To add a setting, add a field to `Layer` and one to `Settings`.
 //!
-//! Three values come by environment only, because a command line is visible to everybody on the machine: see
+//! A few values come by environment only, because a command line is visible to everybody on the machine: see
 //! [`Confidential`].
 
+mod agent;
+mod environments;
 mod gateway;
 mod hosting;
 mod oauth;
@@ -18,11 +20,13 @@ use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use cofer_model::{Kind, UnknownWord};
+use cofer_model::{Kind, SecretName, UnknownWord};
 use cofer_store::{BadMasterKey, DatabaseUrl, MasterKey, OpenError};
 use secrecy::SecretString;
 use serde::Deserialize;
 
+pub use agent::AgentSettings;
+pub use environments::EnvironmentSettings;
 pub use gateway::{GatewaySettings, McpAuth};
 pub use hosting::{CrashLoopSettings, HostingSettings};
 pub use oauth::OauthSettings;
@@ -133,6 +137,15 @@ pub struct Layer {
     #[serde(default)]
     pub allowed_hosts: Vec<String>,
 
+    /// A directory whose git repositories may be made environments of, as tools of every project; may be repeated [default: none, and no such tools]
+    #[arg(long, env = "COFER_ENVIRONMENT_SOURCES", value_name = "DIR", value_delimiter = ',')]
+    #[serde(default)]
+    pub environment_sources: Vec<PathBuf>,
+
+    /// Offer environments also where others than this machine can reach them
+    #[arg(long, env = "COFER_EXPOSE_ENVIRONMENTS", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
+    pub expose_environments: Option<bool>,
+
     /// Address at which the world finds this server, such as `https://cofer.example.com` [default: where it listens]
     #[arg(long, env = "COFER_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
@@ -177,6 +190,42 @@ pub struct Layer {
     /// After how long without use an MCP client's session ends [default: 1800000]
     #[arg(long, env = "COFER_SESSION_IDLE_MS", value_name = "MS")]
     pub session_idle_ms: Option<u64>,
+
+    /// Where the model's API is [default: <https://api.anthropic.com>]
+    #[arg(long, env = "ANTHROPIC_BASE_URL", value_name = "URL")]
+    pub anthropic_base_url: Option<String>,
+
+    /// Model of chats that name none [default: claude-sonnet-4-5]
+    #[arg(long, env = "COFER_AGENT_MODEL", value_name = "MODEL")]
+    pub agent_model: Option<String>,
+
+    /// How often the model may answer in one turn of a chat [default: 50]
+    #[arg(long, env = "COFER_AGENT_MAX_STEPS", value_name = "N")]
+    pub agent_max_steps: Option<u64>,
+
+    /// How many tokens, of all kinds, one turn may use [default: 2000000]
+    #[arg(long, env = "COFER_AGENT_MAX_TOKENS", value_name = "N")]
+    pub agent_max_tokens: Option<u64>,
+
+    /// How long one turn may take [default: 1800000]
+    #[arg(long, env = "COFER_AGENT_MAX_TIME_MS", value_name = "MS")]
+    pub agent_max_time_ms: Option<u64>,
+
+    /// Runs under way at once; more are refused with 429 [default: 256]
+    #[arg(long, env = "COFER_AGENT_RUNS_MAX", value_name = "N")]
+    pub agent_runs_max: Option<usize>,
+
+    /// How much of a tool's result the model is shown at once [default: 65536]
+    #[arg(long, env = "COFER_AGENT_RESULT_BYTES_MAX", value_name = "BYTES")]
+    pub agent_result_bytes_max: Option<usize>,
+
+    /// How long a person has to allow a call; then the answer is no [default: 300000]
+    #[arg(long, env = "COFER_APPROVAL_TIMEOUT_MS", value_name = "MS")]
+    pub approval_timeout_ms: Option<u64>,
+
+    /// After how many days runs and calls are forgotten [default: never]
+    #[arg(long, env = "COFER_KEEP_RUNS_DAYS", value_name = "DAYS")]
+    pub keep_runs_days: Option<u64>,
 
     /// Host MCP servers; `false` answers 503 on those routes [default: true]
     #[arg(long, env = "ENABLE_AGENT_WORKSPACES", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
@@ -246,6 +295,10 @@ pub struct Confidential {
     pub master_key: Option<MasterKey>,
     /// `COFER_MASTER_KEY_PREVIOUS`: the key before it. Secrets sealed with that are sealed anew at start.
     pub master_key_previous: Option<MasterKey>,
+    /// Secrets that the project `default` is to begin with.
+    pub secrets: Vec<(SecretName, SecretString)>,
+    /// `ANTHROPIC_API_KEY`: for projects that have no secret of that name.
+    pub model_key: Option<SecretString>,
     /// All of them as they were written, and the database's password: nothing of this may ever be logged.
     pub never_to_be_logged: Vec<SecretString>,
 }
@@ -261,13 +314,21 @@ impl Confidential {
             Ok(Some(SecretString::from(text)))
         };
         let admin_token = secret("COFER_ADMIN_TOKEN")?;
+        let model_key = secret("ANTHROPIC_API_KEY")?;
         let mut key = |name: &'static str| {
             let parse =
                 |text| MasterKey::parse(&text).map_err(|source| SettingsError::MasterKey { name, source });
             secret(name)?.map(parse).transpose()
         };
         let (master_key, master_key_previous) = (key("COFER_MASTER_KEY")?, key("COFER_MASTER_KEY_PREVIOUS")?);
-        Ok(Self { admin_token, master_key, master_key_previous, never_to_be_logged: seen })
+        Ok(Self {
+            admin_token,
+            master_key,
+            master_key_previous,
+            secrets: Vec::new(),
+            model_key,
+            never_to_be_logged: seen,
+        })
     }
 
     fn hide_password_of(&mut self, database: &str) {
@@ -300,7 +361,9 @@ pub struct Settings {
     pub drain: Duration,
     pub hosting: HostingSettings,
     pub gateway: GatewaySettings,
+    pub environments: EnvironmentSettings,
     pub oauth: OauthSettings,
+    pub agent: AgentSettings,
     pub confidential: Confidential,
 }
 
@@ -404,7 +467,9 @@ impl Settings {
         let listen =
             text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
         let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
+        let environments = EnvironmentSettings::decide(&flags, &file, &listen);
         let oauth = OauthSettings::decide(&flags, &file)?;
+        let agent = AgentSettings::decide(&flags, &file)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
             None => {
@@ -449,7 +514,9 @@ impl Settings {
             drain: ms(flags.drain_ms.or(file.drain_ms), DEFAULT_DRAIN),
             hosting,
             gateway,
+            environments,
             oauth,
+            agent,
             confidential,
         };
         settings.check_limits()?;

@@ -8,7 +8,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
 };
-use cofer_model::HostedEventKind;
+use cofer_model::{HostedEventKind, RunStatus};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 const REQUESTS: &str = "cofer_http_requests_total";
@@ -23,6 +23,8 @@ const BUILD: &str = "cofer_build_info";
 const RESIDENT_BYTES: &str = "process_resident_memory_bytes";
 const OPEN_FILES: &str = "process_open_fds";
 const SESSIONS: &str = "cofer_mcp_sessions";
+const RUNS: &str = "cofer_agent_runs";
+const RUNS_ENDED: &str = "cofer_agent_runs_total";
 const SECONDS_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Starts counting. One recorder serves the whole process.
@@ -46,8 +48,22 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(RESIDENT_BYTES, "Memory held by this process");
     describe_gauge!(OPEN_FILES, "File descriptors open in this process");
     describe_gauge!(SESSIONS, "Sessions of MCP clients");
+    describe_gauge!(RUNS, "Runs of agents under way");
+    describe_counter!(RUNS_ENDED, "Runs of agents that ended, by status");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
+}
+
+pub(crate) fn run_began() {
+    gauge!(RUNS).increment(1.0);
+}
+
+pub(crate) fn run_left() {
+    gauge!(RUNS).decrement(1.0);
+}
+
+pub(crate) fn run_ended(status: RunStatus) {
+    counter!(RUNS_ENDED, "status" => status.as_str()).increment(1);
 }
 
 pub(crate) fn request_began() {

@@ -83,6 +83,11 @@ impl Telemetry {
         Ok(Self { mask, traces })
     }
 
+    /// For a program that has a log of its own.
+    pub fn of_others() -> Self {
+        Self { mask: SharedMask::default(), traces: None }
+    }
+
     pub fn exports_traces(&self) -> bool {
         self.traces.is_some()
     }

@@ -10,6 +10,7 @@ mod logins;
 mod opening;
 mod projects;
 mod registry;
+mod runs;
 mod schema;
 mod secrets;
 mod tokens;

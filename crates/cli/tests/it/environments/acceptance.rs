@@ -276,12 +276,12 @@ async fn the_three_tools_are_registered_with_the_arguments_of_container_use() {
     let tools = agent.ask("tools/list", json!({})).await;
     let tools = tools["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["environment_create", "environment_run_cmd", "environment_destroy"]);
+    assert_eq!(names, ["environment_create", "environment_destroy", "environment_run_cmd"]);
     let required = |tool: usize| tools[tool]["inputSchema"]["required"].clone();
     assert_eq!(required(0), json!(["environment_source", "title"]));
     assert_eq!(required(1), json!(["environment_source", "environment_id"]));
     assert_eq!(required(2), json!(["environment_source", "environment_id"]));
-    let run = &tools[1]["inputSchema"]["properties"];
+    let run = &tools[2]["inputSchema"]["properties"];
     for argument in ["explanation", "command", "shell", "background", "use_entrypoint", "ports"] {
         assert!(run.get(argument).is_some(), "{argument}: {run}");
     }

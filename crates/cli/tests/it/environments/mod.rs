@@ -5,12 +5,16 @@
 
 mod acceptance;
 mod by_hand;
+mod hostile;
+mod scenarios;
 mod taking_over;
 mod terminal;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder};
 use cofer_environments::git::Source;
 use cofer_testkit::app::Start;
 use cofer_testkit::engines;
@@ -44,6 +48,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(90);
 pub(crate) struct Place {
     pub(crate) start: Start,
     pub(crate) path: PathBuf,
+    bed: engines::Engine,
+    label: String,
     _leaks: Leaks,
 }
 
@@ -56,7 +62,7 @@ impl Place {
 
     /// One in which nobody has run `cofer init`.
     pub(crate) async fn uninitialised(engine: &'static str) -> Option<Self> {
-        if engine == "podman" { engines::podman()? } else { engines::docker()? };
+        let bed = if engine == "podman" { engines::podman()? } else { engines::docker()? };
         let start = crate::start()
             .with_engines()
             .variable("COFER_ENVIRONMENT_PROVIDER", engine)
@@ -73,7 +79,7 @@ impl Place {
         git(&path, &["commit", "--quiet", "--message", "first"]);
         let source = Source::at(&path, ANSWER_MAX);
         let label = format!("cofer.instance={}", cofer_environments::instance(&source));
-        Some(Self { start, path, _leaks: Leaks::watch_processes().label(label) })
+        Some(Self { start, path, bed, _leaks: Leaks::watch_processes().label(&label), label })
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
@@ -100,6 +106,30 @@ impl Place {
             traces.extend(entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy())));
         }
         traces
+    }
+
+    /// As somebody else might, behind Cofer's back.
+    pub(crate) async fn remove_containers(&self) {
+        let client = self.bed.client().await.unwrap();
+        let force = RemoveContainerOptionsBuilder::new().force(true).build();
+        for container in self.bed.containers(&self.label).await.unwrap() {
+            client.remove_container(&container.id, Some(force.clone())).await.unwrap();
+        }
+    }
+
+    /// Caches, which outlive environments.
+    pub(crate) async fn remove_volumes(&self) {
+        let client = self.bed.client().await.unwrap();
+        let filters = HashMap::from([("label", vec![self.label.clone()])]);
+        let listed = client.list_volumes(Some(ListVolumesOptionsBuilder::new().filters(&filters).build())).await;
+        for volume in listed.unwrap().volumes.unwrap() {
+            client.remove_volume(&volume.name, None::<bollard::query_parameters::RemoveVolumeOptions>).await.unwrap();
+        }
+    }
+
+    pub(crate) async fn remove_image(&self, name: &str) {
+        let client = self.bed.client().await.unwrap();
+        client.remove_image(name, None::<bollard::query_parameters::RemoveImageOptions>, None).await.unwrap();
     }
 
     pub(crate) async fn agent(&self) -> Agent {
@@ -147,8 +177,14 @@ impl Agent {
     }
 
     pub(crate) async fn say(&mut self, message: &Value) {
-        let line = format!("{message}\n");
-        self.stdin.as_mut().unwrap().write_all(line.as_bytes()).await.unwrap();
+        self.say_raw(message.to_string().as_bytes()).await;
+    }
+
+    /// One line, whatever it is.
+    pub(crate) async fn say_raw(&mut self, line: &[u8]) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line).await.unwrap();
+        stdin.write_all(b"\n").await.unwrap();
     }
 
     /// Sends a request and does not wait for its answer. Its id.

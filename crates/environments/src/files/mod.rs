@@ -44,7 +44,9 @@ impl Files {
 
     fn open(&self, path: &Inside, flags: OFlags) -> Result<OwnedFd> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // A pipe that nobody writes to is not waited for.
+        let patient = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+        let flags = flags | OFlags::CLOEXEC | patient;
         let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
         openat2(&self.root, path.as_path(), flags, mode, how).map_err(|error| path.failed(error))
     }
@@ -331,3 +333,6 @@ fn replace_at(folder: &OwnedFd, name: &Path, bytes: &[u8], mode: Mode) -> io::Re
     }
     written
 }
+
+#[cfg(test)]
+mod tests;
