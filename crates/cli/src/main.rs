@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    call, calls, chat, completions, declared, doctor, env, project, provider, secret, serve, server, stdio, token,
-    tools, version, volume,
+    call, calls, chat, completions, declared, doctor, env, project, provider, secret, serve, server, stdio,
+    token, tools, version, volume,
 };
 use exit::Failure;
 

@@ -20,7 +20,8 @@ impl Environment {
         size: TerminalSize,
         kind: Option<String>,
     ) -> Result<RunningCommand> {
-        let clear = crate::secrets::read(&self.state.config, &*self.house.vault).await?;
+        let clear =
+            crate::secrets::read(&self.state.config, self.house.settings(), &*self.house.vault).await?;
         let mut variables = clear.variables;
         variables.extend(kind.map(|kind| ("TERM".to_owned(), SecretString::from(kind))));
         let argv = ["sh", "-c", SHELL].map(ToOwned::to_owned).to_vec();
