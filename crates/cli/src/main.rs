@@ -93,7 +93,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::internal)?;
     runtime.block_on(async {
         match command {
-            Command::Serve(serve) => serve.run().await?,
+            Command::Serve(serve) => Box::pin(serve.run()).await?,
             Command::Doctor(doctor) => return doctor.run(format).await,
             Command::Server(server) => server.run(format).await?,
             Command::Stdio(stdio) => stdio.run().await?,

@@ -82,7 +82,7 @@ impl Person {
     }
 
     async fn ended(&mut self) -> Option<i32> {
-        let ended = tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await;
+        let ended = tokio::time::timeout(Duration::from_mins(1), self.child.wait()).await;
         ended.unwrap_or_else(|_| panic!("it goes on: {}", self.screen.lock().unwrap())).unwrap().code()
     }
 
