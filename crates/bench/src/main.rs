@@ -10,6 +10,7 @@
 //!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh
 //!   cofer-bench eras    a call that stands alone beside one in a session, and what waiting calls weigh
 //!   cofer-bench chat    what a chat costs beside a model that answers at once: a tool step, memory, the first event
+//!   cofer-bench environments   commands, commits and new environments beside the engine's and git's own
 //!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
 //! ```
 //!
@@ -25,6 +26,7 @@ mod attach;
 mod call;
 mod chat;
 mod client;
+mod environments;
 mod eras;
 mod figures;
 mod fleet;
@@ -50,6 +52,7 @@ enum What {
     Gateway,
     Eras,
     Chat,
+    Environments,
     #[command(hide = true)]
     ServeProcesses {
         data_dir: std::path::PathBuf,
@@ -70,6 +73,7 @@ fn main() {
             What::Gateway => gateway::measure().await,
             What::Eras => eras::measure().await,
             What::Chat => chat::measure().await,
+            What::Environments => environments::measure().await,
             What::ServeProcesses { data_dir } => process::serve(data_dir).await,
             What::RawProxy => raw_proxy::serve().await,
         }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::catalogue::Answerer;
 use crate::desk::next_number;
-use crate::native::{NativeCall, NativeProgress, text_result};
+use crate::native::{NATIVE, NativeCall, NativeProgress, text_result};
 use crate::outbox::Outbox;
 use crate::project::Project;
 use crate::record::{Recorder, Taken};
@@ -136,7 +136,11 @@ impl Project {
                     trace_id: &caller.trace_id,
                     progress: NativeProgress::of(client, &params),
                 };
-                return Ok(Reply::Result(native.handler.call(call).await));
+                let answer = native.handler.call(call);
+                // What Cofer does itself has limits of its own; a shorter one may be asked for.
+                let Some(timeout) = timeout else { return Ok(Reply::Result(answer.await)) };
+                let answer = tokio::time::timeout(timeout, answer).await;
+                return answer.map(Reply::Result).map_err(|_| CallFailed::late(NATIVE, timeout));
             }
         };
         let params = if *route.name == *name {

@@ -5,7 +5,9 @@
 
 mod acceptance;
 mod by_hand;
+mod clients;
 mod hostile;
+mod ownership;
 mod scenarios;
 mod taking_over;
 mod terminal;
@@ -143,12 +145,8 @@ impl Place {
 
     /// `cofer stdio` with these flags.
     pub(crate) async fn agent_with(&self, flags: &[&str]) -> Agent {
-        let mut agent = Agent::begin(self, flags);
-        agent.hello = agent
-            .ask("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}))
-            .await;
-        agent.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
-        agent
+        let arguments: Vec<&str> = ["stdio"].into_iter().chain(flags.iter().copied()).collect();
+        Agent::greeted(self.start.command(&arguments).spawn().unwrap(), self.source()).await
     }
 }
 
@@ -172,13 +170,17 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    fn begin(place: &Place, flags: &[&str]) -> Self {
-        let arguments: Vec<&str> = ["stdio"].into_iter().chain(flags.iter().copied()).collect();
-        let mut child = place.start.command(&arguments).spawn().unwrap();
+    /// One that has shaken hands.
+    pub(crate) async fn greeted(mut child: Child, source: &str) -> Self {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
-        let lines = BufReader::new(stdout).lines();
-        let source = place.source().to_owned();
-        Self { child, stdin, lines, source, next_id: 1, hello: Value::Null, said: Vec::new() }
+        let (lines, source) = (BufReader::new(stdout).lines(), source.to_owned());
+        let mut agent =
+            Self { child, stdin, lines, source, next_id: 1, hello: Value::Null, said: Vec::new() };
+        let client = json!({"name": "test", "version": "1"});
+        let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
+        agent.hello = agent.ask("initialize", hello).await;
+        agent.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+        agent
     }
 
     pub(crate) async fn say(&mut self, message: &Value) {
