@@ -187,13 +187,12 @@ pub async fn run(
     messages: Vec<Message>,
     stop: &CancellationToken,
 ) -> Outcome {
-    let deadline = Instant::now() + wishes.limits.time;
     let mut talk = Talk::begin(messages, wishes.limits);
     let turn = Turn { world, wishes, rules };
     let ended = tokio::select! {
         ended = turn.drive(&mut talk) => ended,
         () = stop.cancelled() => Ok(Ending { status: RunStatus::Cancelled, reason: "cancelled".to_owned() }),
-        () = tokio::time::sleep_until(deadline) => Ok(Ending::limited("max_time")),
+        () = tokio::time::sleep(wishes.limits.time) => Ok(Ending::limited("max_time")),
     };
     let kept = world.journal.settled().await.map_err(Failure::Journal);
     let (ending, error) = match ended.and_then(|ending| kept.map(|()| ending)) {
@@ -220,9 +219,9 @@ impl Turn<'_> {
             next = match next {
                 Next::Ask { answer_tokens_max } => {
                     let answer = self.ask(talk, &offer, answer_tokens_max).await?;
-                    let said = self.said(talk, Speaker::Assistant, answer.content.clone(), answer.usage);
+                    let (content, usage) = (answer.content.clone(), answer.usage);
                     let next = talk.answered(answer);
-                    self.world.journal.note(Said { step: self.step(talk), ..said });
+                    self.world.journal.note(self.said(talk, Speaker::Assistant, content, usage));
                     // Before anything of it is done.
                     self.world.journal.settled().await.map_err(Failure::Journal)?;
                     next

@@ -122,3 +122,12 @@ async fn an_api_that_is_not_there_may_come() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn an_answer_longer_than_any_is_given_up_for_good() {
+    let endless = "x".repeat(33 << 20);
+    let (answer, _) = said(Reply::text(&endless)).await;
+    let error = answer.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Lasting);
+    assert!(error.message.contains("more than any answer has"), "{error}");
+}

@@ -8,14 +8,14 @@ use sqlx::Connection;
 use crate::{serving, start};
 
 /// The URL with the proxy in place of the server.
-fn through(proxy: &ChaosProxy, url: &str) -> String {
+pub(crate) fn through(proxy: &ChaosProxy, url: &str) -> String {
     let mut url = url::Url::parse(url).unwrap();
     url.set_host(Some("127.0.0.1")).unwrap();
     url.set_port(Some(proxy.address().port())).unwrap();
     url.into()
 }
 
-fn server_of(url: &str) -> String {
+pub(crate) fn server_of(url: &str) -> String {
     let url = url::Url::parse(url).unwrap();
     format!("{}:{}", url.host_str().unwrap(), url.port().unwrap_or(5432))
 }

@@ -3,6 +3,7 @@
 mod approvals;
 mod conversation;
 mod crowds;
+mod databases;
 mod records;
 mod scenarios;
 mod terminal;
