@@ -163,7 +163,7 @@ async fn start_and_memory(engine: &Engine, repository: &Path) {
         times.push(began.elapsed().as_secs_f64() * 1e3);
         resident = agent.resident_kib();
     }
-    let figure = format!("{:.0} ms, {:.1} MB", median(times), resident as f64 / 1024.0);
+    let figure = format!("{:.0} ms, {} KiB", median(times), resident);
     row(&format!("{}: stdio to `initialize`, and idle", engine.name), &figure, "aim < 50 ms, < 20 MB");
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -186,7 +187,7 @@ impl Git {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .kill_on_drop(true);
+            .kill_on_drop(false);
         command
     }
 }
@@ -200,8 +201,10 @@ async fn converse(mut command: Command, stdin: &[u8], deadline: Duration) -> std
         return said.map(Some);
     }
     // Told politely, it takes its locks with it.
-    group.signal(rustix::process::Signal::TERM);
-    let _ = timeout(GRACE, child.wait()).await;
+    group.signal(Signal::TERM);
+    if timeout(GRACE, child.wait()).await.is_err() {
+        group.signal(Signal::KILL);
+    }
     Ok(None)
 }
 
@@ -246,28 +249,29 @@ async fn read_all(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> s
 }
 
 /// A git process and those it started: ended together when nobody waits any more.
-struct Group(Option<rustix::process::Pid>);
+struct Group(Option<Pid>);
 
 impl Group {
     fn of(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self(id.and_then(rustix::process::Pid::from_raw))
+        Self(id.and_then(Pid::from_raw))
     }
 
     fn has_ended(mut self) {
         self.0 = None;
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
-            let _ = rustix::process::kill_process_group(group, signal);
+            let _ = kill_process_group(group, signal);
         }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.signal(rustix::process::Signal::KILL);
+        // Whoever waited has left. Told politely, it takes its locks with it; it is waited for by the runtime.
+        self.signal(Signal::TERM);
     }
 }
 
