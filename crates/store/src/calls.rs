@@ -93,8 +93,17 @@ impl Store {
     /// that is not there (any more) is kept without it.
     pub async fn record_calls(&self, records: &[ToolCallRecord]) -> Result<u64, StoreError> {
         self.check_file()?;
-        match &self.pool {
-            Pool::Sqlite(db) => within(STATEMENT_DEADLINE, write_on_sqlite(db, records)).await,
+        // The next step of a run must not wait for the disk behind the calls of the one before.
+        let are_of_runs = records.iter().all(|record| record.run_id.is_some());
+        let store = if are_of_runs { self.quick() } else { self.clone() };
+        match &store.pool {
+            Pool::Sqlite(db) => {
+                let written = within(STATEMENT_DEADLINE, write_on_sqlite(db, records)).await?;
+                if are_of_runs {
+                    self.sync_soon();
+                }
+                Ok(written)
+            }
             Pool::Postgres(db) => {
                 let write = Columns::of(records).bind_to(sqlx::query(ON_POSTGRES)).execute(db);
                 Ok(within(STATEMENT_DEADLINE, write).await?.rows_affected())

@@ -58,6 +58,8 @@ pub struct Store {
     pub(crate) pool: Pool,
     /// SQLite's file.
     pub(crate) file: Option<Arc<sqlite::File>>,
+    /// For what is written between two steps of a run: see [`Store::quick`].
+    pub(crate) quick: Option<SqlitePool>,
 }
 
 /// What a connection is for.
@@ -158,6 +160,9 @@ impl Store {
     /// Ends every connection, letting what runs finish if it does so soon. SQLite's log is folded into its file.
     pub async fn close(&self) {
         let closing = async {
+            if let Some(quick) = &self.quick {
+                quick.close().await;
+            }
             match &self.pool {
                 Pool::Sqlite(pool) => pool.close().await,
                 Pool::Postgres(pool) => pool.close().await,
@@ -165,6 +170,21 @@ impl Store {
         };
         if tokio::time::timeout(CLOSE_DEADLINE, closing).await.is_err() {
             tracing::warn!("a statement was still under way when the database was closed");
+        }
+    }
+
+    /// The same store for writers who cannot wait for the disk. What they write survives the end of the process, however that comes, at once,
+    /// and a power cut a moment later: [`Store::sync_soon`] sees to that.
+    pub(crate) fn quick(&self) -> Self {
+        match &self.quick {
+            Some(quick) => Self { pool: Pool::Sqlite(quick.clone()), ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
+    pub(crate) fn sync_soon(&self) {
+        if let Some(file) = &self.file {
+            file.sync_soon();
         }
     }
 
@@ -208,5 +228,5 @@ async fn open_postgres(options: &PgConnectOptions) -> sqlx::Result<Store> {
         .acquire_timeout(ACQUIRE_DEADLINE)
         .connect_with(options)
         .await?;
-    Ok(Store { pool: Pool::Postgres(pool), file: None })
+    Ok(Store { pool: Pool::Postgres(pool), file: None, quick: None })
 }

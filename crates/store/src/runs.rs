@@ -160,7 +160,8 @@ impl Store {
         const PROGRESS: &str =
             "UPDATE kb.agent_runs SET steps = $2, usage = $3, updated_at = $4 WHERE id = $1";
         let usage = written(&progress.usage)?;
-        on_each!(self, |db| async {
+        let quick = self.quick();
+        on_each!(quick, |db| async {
             let mut transaction = db.begin().await?;
             for message in messages {
                 let insert = sqlx::query(MESSAGE)
@@ -180,7 +181,9 @@ impl Store {
                 .bind(Stored(now));
             update.execute(&mut *transaction).await?;
             transaction.commit().await
-        })
+        })?;
+        self.sync_soon();
+        Ok(())
     }
 
     /// Ends a run, unless it has ended.

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -31,17 +32,31 @@ pub(crate) async fn open(path: &Path, access: Access) -> sqlx::Result<Store> {
     first.close().await?;
     let file = Arc::new(File::at(path)?);
     let attached = path.to_owned();
-    let pool = SqlitePoolOptions::new()
-        .max_connections(CONNECTIONS_MAX)
-        .acquire_timeout(ACQUIRE_DEADLINE)
-        .test_before_acquire(false)
+    let pool = pool_options(CONNECTIONS_MAX)
         .after_connect(move |connection, _| {
             let path = attached.clone();
             Box::pin(async move { attach_kb(connection, &path, access).await })
         })
-        .connect_with(options)
+        .connect_with(options.clone())
         .await?;
-    Ok(Store { pool: Pool::Sqlite(pool), file: Some(file) })
+    let attached = path.to_owned();
+    let quick = pool_options(1).after_connect(move |connection, _| {
+        let path = attached.clone();
+        Box::pin(async move {
+            attach_kb(connection, &path, access).await?;
+            sqlx::query("PRAGMA kb.synchronous = NORMAL").execute(connection).await.map(drop)
+        })
+    });
+    // Made when it is first wanted; who only looks writes nothing.
+    let quick = (access == Access::Serve).then(|| quick.connect_lazy_with(options));
+    Ok(Store { pool: Pool::Sqlite(pool), file: Some(file), quick })
+}
+
+fn pool_options(connections_max: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(connections_max)
+        .acquire_timeout(ACQUIRE_DEADLINE)
+        .test_before_acquire(false)
 }
 
 /// SQLite's companion files take their mode from this one.
@@ -93,12 +108,29 @@ fn escaped(path: &Path) -> String {
 pub(crate) struct File {
     path: PathBuf,
     identity: (u64, u64),
+    /// The log is about to be synced to the disk.
+    sync_is_due: AtomicBool,
 }
 
 impl File {
     fn at(path: &Path) -> io::Result<Self> {
         let about = std::fs::metadata(path)?;
-        Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()) })
+        let identity = (about.dev(), about.ino());
+        Ok(Self { path: path.to_owned(), identity, sync_is_due: false.into() })
+    }
+
+    /// Has what was written quickly brought to the disk, beside everything else: syncing the log by hand holds nobody up, while SQLite
+    /// would keep the next writer waiting.
+    pub(crate) fn sync_soon(self: &Arc<Self>) {
+        if self.sync_is_due.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let file = self.clone();
+        tokio::task::spawn_blocking(move || {
+            file.sync_is_due.store(false, Ordering::Relaxed);
+            // Without a log there is nothing to sync; what cannot be synced is told by the next write that must be.
+            let _ = std::fs::File::open(log_of(&file.path)).and_then(|log| log.sync_data());
+        });
     }
 
     pub(crate) fn check(&self) -> io::Result<()> {

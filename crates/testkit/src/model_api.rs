@@ -284,8 +284,8 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Heard> {
     assert!(length <= BODY_BYTES_MAX, "a request of {length} bytes");
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    let body = serde_json::from_slice(&body).expect("JSON");
-    Some(Heard { headers, body, at: Instant::now(), answered: None })
+    let at = Instant::now();
+    Some(Heard { headers, body: serde_json::from_slice(&body).expect("JSON"), at, answered: None })
 }
 
 /// When the first and the last byte had been written; `None` when the connection is not to be used again.
