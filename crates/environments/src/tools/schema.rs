@@ -55,13 +55,9 @@ fn numbers(description: &str) -> Value {
     json!({"type": "array", "items": {"type": "number"}, "description": description})
 }
 
-fn object(properties: &Value, required: &[&str]) -> Value {
-    json!({"type": "object", "properties": properties, "required": required})
-}
-
 impl Tool {
     fn new(name: &'static str, effect: Effect, description: &'static str) -> Self {
-        let output = object(&json!({}), &[]);
+        let output = json!({"type": "object"});
         Self {
             name,
             description,
@@ -83,8 +79,10 @@ impl Tool {
         self
     }
 
-    fn gives(mut self, properties: &Value, required: &[&str]) -> Self {
-        self.output = object(properties, required);
+    /// Nothing of it is required: some clients hold a failure to it as well, and then there is only `error`.
+    fn gives(mut self, mut properties: Value) -> Self {
+        properties["error"] = json!({"type": "object", "description": "Why it failed, and what to do next."});
+        self.output = json!({"type": "object", "properties": properties});
         self
     }
 
@@ -170,7 +168,6 @@ fn all() -> Vec<Tool> {
 
 fn about_environments() -> Vec<Tool> {
     use Effect::{Destroys, Reads, Writes};
-    let of_environment = ["id", "title", "config", "remote_ref"];
     vec![
         Tool::new("environment_create", Writes, "Creates a new development environment: a git worktree on a branch of its own, mounted into a container. \
             The environment is the result of the commits of its source; uncommitted changes are not in it. Read carefully the instructions to understand the environment.")
@@ -180,13 +177,13 @@ fn about_environments() -> Vec<Tool> {
             .takes("image", text("Container image. Defaults to what the repository's configuration says."))
             .takes("environment_id", text("An id of your choice: small letters, digits and hyphens. Made up if left out."))
             .takes("allow_replace", flag("Destroy an environment of the same id first, instead of refusing."))
-            .gives(&environment(), &of_environment),
+            .gives(environment()),
         Tool::new("environment_open", Reads, "Opens an existing environment. Return format is same as environment_create.")
             .always_named()
-            .gives(&environment(), &of_environment),
+            .gives(environment()),
         Tool::new("environment_update_metadata", Writes, "Updates environment metadata such as title. This will update the environment's metadata without restarting it.")
             .takes("title", text("Updated title describing the work being done in this environment."))
-            .gives(&environment(), &of_environment),
+            .gives(environment()),
         Tool::new("environment_config", Writes, "Make environment config changes such as base image and setup commands. If the environment is missing any tools or instructions, \
             you MUST call this function to update the environment. The container is made anew; what is in the worktree stays.")
             .needs("config", json!({
@@ -199,18 +196,18 @@ fn about_environments() -> Vec<Tool> {
                     "caches": texts("Folders that all environments of this repository share, such as /root/.cache."),
                 },
             }))
-            .gives(&environment(), &of_environment),
+            .gives(environment()),
         Tool::new("environment_list", Reads, "List available environments")
             .of_repository()
-            .gives(&json!({"environments": {"type": "array", "items": {"type": "object"}}}), &["environments"]),
+            .gives(json!({"environments": {"type": "array", "items": {"type": "object"}}})),
         Tool::new("environment_destroy", Destroys, "Destroys an environment: ends its containers and removes its worktree and its branch. What was not merged, applied or checked out is lost.")
             .takes("force", flag("Try again by other means where removing files fails."))
-            .gives(&json!({
+            .gives(json!({
                 "environment_id": {"type": "string"},
                 "removed_paths": {"type": "array", "items": {"type": "string"}},
                 "stopped_containers": {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "string"}, "ended": {"enum": ["exited", "terminated", "killed"]}}}},
                 "warnings": {"type": "array", "items": {"type": "string"}},
-            }), &["environment_id", "removed_paths", "stopped_containers", "warnings"]),
+            })),
     ]
 }
 
@@ -224,7 +221,7 @@ fn about_commands() -> Vec<Tool> {
             .takes("use_entrypoint", flag("Use the image's entrypoint, if present, by prepending it to the args."))
             .takes("background", flag("Run the command in the background and return when it serves its ports."))
             .takes("ports", numbers("Ports to expose. Only works with background environments. Each is reached from inside the environment and from the user's machine."))
-            .gives(&json!({
+            .gives(json!({
                 "mode": {"enum": ["foreground", "background"]},
                 "exit_code": {"type": ["integer", "null"]},
                 "signal": {"type": ["integer", "null"]},
@@ -236,23 +233,22 @@ fn about_commands() -> Vec<Tool> {
                 "background_id": {"type": "string"},
                 "endpoints": {"type": "object"},
                 "warnings": {"type": "array", "items": {"type": "string"}},
-            }), &["mode"]),
+            })),
         Tool::new("environment_background_list", Reads, "List the background commands of an environment, and whether they still run.")
-            .gives(&json!({"background": {"type": "array", "items": {"type": "object"}}}), &["background"]),
+            .gives(json!({"background": {"type": "array", "items": {"type": "object"}}})),
         Tool::new("environment_background_read", Reads, "Read the end of what a background command has printed.")
             .needs("background_id", text("As `environment_run_cmd` told it."))
             .takes("tail", number("How many lines, 512 at most."))
-            .gives(&json!({"background_id": {"type": "string"}, "output": {"type": "string"}, "truncated": {"type": "boolean"}}), &["background_id", "output"]),
+            .gives(json!({"background_id": {"type": "string"}, "output": {"type": "string"}, "truncated": {"type": "boolean"}})),
         Tool::new("environment_background_stop", Destroys, "End a background command with all that it started.")
             .needs("background_id", text("As `environment_run_cmd` told it."))
-            .gives(&json!({"background_id": {"type": "string"}, "ended": {"type": ["string", "null"]}}), &["background_id"]),
+            .gives(json!({"background_id": {"type": "string"}, "ended": {"type": ["string", "null"]}})),
     ]
 }
 
 fn about_files() -> Vec<Tool> {
     use Effect::{Destroys, Reads, Writes};
     let target = || text("Path of the file, absolute or relative to the workdir.");
-    let of_file = ["target_file", "commit"];
     vec![
         Tool::new(
             "environment_file_read",
@@ -269,26 +265,26 @@ fn about_files() -> Vec<Tool> {
             "end_line_one_indexed_inclusive",
             number("The one-indexed line number to end reading at (inclusive)."),
         )
-        .gives(&json!({"content": {"type": "string"}}), &["content"]),
+        .gives(json!({"content": {"type": "string"}})),
         Tool::new("environment_file_list", Reads, "List the contents of a directory")
             .needs(
                 "path",
                 text("Path of the directory to list contents of, absolute or relative to the workdir."),
             )
-            .gives(&json!({"entries": {"type": "array", "items": {"type": "string"}}}), &["entries"]),
+            .gives(json!({"entries": {"type": "array", "items": {"type": "string"}}})),
         Tool::new("environment_file_write", Writes, "Write the contents of a file.")
             .needs("target_file", target())
             .needs("contents", text("Full text content of the file you want to write."))
-            .gives(&changed_file(), &of_file),
+            .gives(changed_file()),
         Tool::new("environment_file_edit", Writes, "Find and replace text in a file.")
             .needs("target_file", target())
             .needs("search_text", text("The text to find and replace."))
             .needs("replace_text", text("The text to insert."))
             .takes("which_match", text("The ID of the match to replace, if there were multiple matches."))
-            .gives(&changed_file(), &of_file),
+            .gives(changed_file()),
         Tool::new("environment_file_delete", Destroys, "Deletes a file at the specified path.")
             .needs("target_file", target())
-            .gives(&changed_file(), &of_file),
+            .gives(changed_file()),
     ]
 }
 
@@ -301,16 +297,16 @@ fn about_the_rest() -> Vec<Tool> {
             .takes("command", text("The command to start the service. If not provided the image default command will be used."))
             .takes("ports", numbers("Ports to expose. For each port, returns the container_internal (for use inside environments) and host_external (for use by the user) addresses."))
             .takes("envs", texts("The environment variables to set (e.g. [\"FOO=bar\", \"BAZ=qux\"])."))
-            .gives(&json!({"config": {"type": "object"}, "endpoints": {"type": "object"}}), &["config", "endpoints"]),
+            .gives(json!({"config": {"type": "object"}, "endpoints": {"type": "object"}})),
         Tool::new("environment_checkpoint", Writes, "Checkpoints an environment in its current state to a container image.")
             .needs("destination", text("Container image destination to checkpoint to (e.g. registry.example.com/org/image:tag)"))
-            .gives(&json!({"image": {"type": "string"}}), &["image"]),
+            .gives(json!({"image": {"type": "string"}})),
         Tool::new("environment_log", Reads, "The commits of an environment with the commands that were run.")
             .always_named()
             .takes("patch", flag("Show each commit's patch."))
-            .gives(&json!({"log": {"type": "string"}}), &["log"]),
+            .gives(json!({"log": {"type": "string"}})),
         Tool::new("environment_diff", Reads, "What an environment changed, as a unified diff.")
             .always_named()
-            .gives(&json!({"diff": {"type": "string"}}), &["diff"]),
+            .gives(json!({"diff": {"type": "string"}})),
     ]
 }

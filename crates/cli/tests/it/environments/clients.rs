@@ -24,8 +24,13 @@ async fn inspected(place: &Place, arguments: &[&str]) -> Value {
     let tools = engines::tools().unwrap();
     let cofer = place.start.command(&["stdio"]);
     let mut command = Command::new(tools.join("npm/node_modules/.bin/mcp-inspector"));
-    command.arg("--cli").arg(cofer.as_std().get_program()).args(["stdio"]);
-    command.args(arguments).env_clear();
+    command.arg("--cli");
+    // It gives what it starts a clean environment, and this.
+    for (name, value) in cofer.as_std().get_envs() {
+        let (name, value) = (name.to_string_lossy(), value.unwrap_or_default().to_string_lossy());
+        command.args(["-e", &format!("{name}={value}")]);
+    }
+    command.arg(cofer.as_std().get_program()).args(["stdio"]).args(arguments).env_clear();
     command.envs(cofer.as_std().get_envs().filter_map(|(name, value)| Some((name, value?))));
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", tools.join("npm/node_modules/.bin").display()));
@@ -69,10 +74,10 @@ async def main():
             hello = await session.initialize()
             assert "environment_create" in hello.instructions, hello
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
-            assert tools["environment_list"].annotations.readOnlyHint, tools
+            assert tools["environment_list"].annotations.read_only_hint, tools
             async def call(tool, **arguments):
                 result = await session.call_tool(tool, {"environment_source": source, **arguments})
-                assert not result.isError, result
+                assert not result.is_error, result
                 return result
             made = json.loads((await call("environment_create", title="from the SDK")).content[0].text)
             place = {"environment_id": made["id"]}
@@ -82,13 +87,13 @@ async def main():
             await call("environment_file_edit", target_file="hello.txt", search_text="two", replace_text="three", **place)
             assert (await call("environment_file_list", path=".", **place)).content[0].text == "README.md\nhello.txt"
             ran = await call("environment_run_cmd", command="cat hello.txt; exit 3", **place)
-            assert ran.structuredContent["exit_code"] == 3 and ran.structuredContent["stdout"] == "one\nthree\n", ran
+            assert ran.structured_content["exit_code"] == 3 and ran.structured_content["stdout"] == "one\nthree\n", ran
             await call("environment_file_delete", target_file="hello.txt", **place)
             for tool in ["environment_open", "environment_log", "environment_diff", "environment_background_list", "environment_update_metadata"]:
                 await call(tool, **place)
             await call("environment_list")
             missing = await session.call_tool("environment_open", {"environment_source": source, "environment_id": "no-such"})
-            assert missing.isError and missing.structuredContent["error"]["kind"] == "not_found", missing
+            assert missing.is_error and missing.structured_content["error"]["kind"] == "not_found", missing
             await call("environment_destroy", **place)
     print("done")
 
@@ -146,7 +151,7 @@ async fn a_project_offers_the_same_tools_where_the_operator_names_sources() {
     let outside = call("environment_create", elsewhere).await;
     assert_eq!(outside["structuredContent"]["error"]["kind"], "invalid", "{outside}");
     call("environment_destroy", place_of(json!({}))).await;
-    let recorded = app.get("/api/v1/projects/default/tool-calls?tool_name=environment_run_cmd").await.json();
+    let recorded = app.get("/api/v1/projects/default/tool-calls?tool=environment_run_cmd").await.json();
     assert!(recorded.to_string().contains("\"native\""), "{recorded}");
     app.stop().await;
     assert_eq!(place.traces(), [""; 0]);

@@ -151,7 +151,12 @@ impl Place {
 }
 
 pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
-    let output = std::process::Command::new("git").arg("-C").arg(folder).args(arguments).output().unwrap();
+    let output = std::process::Command::new("git")
+        .args(["-c", "safe.directory=*", "-C"])
+        .arg(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "git {arguments:?}: {stdout}{stderr}");
     stdout.trim_end().to_owned()
