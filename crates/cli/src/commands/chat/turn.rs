@@ -3,6 +3,7 @@
 
 use cofer_model::Kind;
 use serde_json::{Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::input::Input;
 use super::shown::{self, Screen};
@@ -21,13 +22,15 @@ impl Turn<'_> {
     /// Says something; the `done` that it ends with.
     pub async fn run(mut self, body: &Value) -> Result<Value, Failure> {
         let mut screen = Screen::new(self.input.is_some());
+        // One for the whole turn: whatever comes while something else is looked at is not missed.
+        let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
         let mut is_interrupted = false;
-        let mut events = self.begin(body, &mut is_interrupted).await?;
+        let mut events = self.begin(body, &mut interrupts, &mut is_interrupted).await?;
         let (mut run, mut failure) = (String::new(), None);
         loop {
             let event = tokio::select! {
                 event = events.next() => event.map_err(|error| self.client.no_answer(&error))?,
-                _ = tokio::signal::ctrl_c(), if !is_interrupted => {
+                _ = interrupts.recv(), if !is_interrupted => {
                     is_interrupted = true;
                     self.cancel(&run, &mut screen).await?;
                     continue;
@@ -59,14 +62,19 @@ impl Turn<'_> {
     }
 
     /// A turn that is interrupted before it has begun must begin to be cancelled.
-    async fn begin(&self, body: &Value, is_interrupted: &mut bool) -> Result<Events, Failure> {
+    async fn begin(
+        &self,
+        body: &Value,
+        interrupts: &mut Signal,
+        is_interrupted: &mut bool,
+    ) -> Result<Events, Failure> {
         let path = ["projects", self.project, "chat"];
         let events = self.client.events(&path, body);
         tokio::pin!(events);
         loop {
             tokio::select! {
                 events = &mut events => return events,
-                _ = tokio::signal::ctrl_c(), if !*is_interrupted => *is_interrupted = true,
+                _ = interrupts.recv(), if !*is_interrupted => *is_interrupted = true,
             }
         }
     }
