@@ -70,9 +70,18 @@ impl Environments {
     /// All environments of a repository, in order of their ids.
     pub async fn list(self: &Arc<Self>, path: &Path) -> Result<Vec<Environment>> {
         let source = self.source(path).await?;
-        let known = state::ids(&source)?.into_iter().filter_map(|id| self.known(&source, &id).transpose());
-        let all: Vec<Environment> = known.collect::<Result<_>>()?;
-        Ok(all.into_iter().filter(|environment| environment.state.stage == Stage::Ready).collect())
+        let mut all = Vec::new();
+        for id in state::ids(&source)? {
+            match self.known(&source, &id) {
+                Ok(environment) => all.extend(environment),
+                // One that is damaged does not hide the others; `prune` finds it.
+                Err(error) => {
+                    tracing::warn!(environment = %id, "environment {id} is left out of the list: {error}")
+                }
+            }
+        }
+        all.retain(|environment: &Environment| environment.state.stage == Stage::Ready);
+        Ok(all)
     }
 
     /// The same, with what people want to see of each.

@@ -25,9 +25,18 @@ pub enum Orphan {
         id: String,
         environment: String,
     },
+    Network {
+        name: String,
+        environment: String,
+    },
     Worktree {
         path: PathBuf,
         environment: String,
+    },
+    /// What environments share, and none uses now. It is nobody's in particular, so it goes only when somebody asks for that.
+    Cache {
+        volume: String,
+        name: String,
     },
 }
 
@@ -49,6 +58,11 @@ impl Environments {
             let left = all.into_iter().filter(|seen| unknown(&seen.owner.name));
             orphans
                 .extend(left.map(|seen| Orphan::Container { id: seen.id.0, environment: seen.owner.name }));
+            let networks = provider.networks(&state::instance(&source)).await.unwrap_or_default();
+            let left = networks.into_iter().filter(|network| unknown(&network.owner.name));
+            orphans.extend(
+                left.map(|network| Orphan::Network { name: network.name, environment: network.owner.name }),
+            );
         }
         for entry in std::fs::read_dir(source.worktrees()).into_iter().flatten().flatten() {
             let environment = entry.file_name().to_string_lossy().into_owned();
@@ -57,6 +71,20 @@ impl Environments {
             }
         }
         Ok(orphans)
+    }
+
+    /// Caches of this repository that no container has.
+    pub async fn unused_caches(self: &Arc<Self>, path: &Path) -> Result<Vec<Orphan>> {
+        let source = self.source(path).await?;
+        let mut caches = Vec::new();
+        for provider in self.engines() {
+            let all = provider.volumes(&state::instance(&source)).await.unwrap_or_default();
+            let unused = all.into_iter().filter(|volume| !volume.in_use);
+            caches.extend(
+                unused.map(|volume| Orphan::Cache { volume: volume.name, name: volume.owner.server }),
+            );
+        }
+        Ok(caches)
     }
 
     async fn is_unfinished(self: &Arc<Self>, source: &Source, id: &str) -> Result<bool> {
@@ -69,6 +97,16 @@ impl Environments {
     fn engines(&self) -> Vec<Arc<dyn Provider>> {
         let names = self.settings.provider.map_or_else(|| crate::ENGINES.to_vec(), |name| vec![name]);
         names.into_iter().map(|name| self.providers.get(name)).collect()
+    }
+
+    async fn engines_that_answer(&self) -> Vec<Arc<dyn Provider>> {
+        let mut answering = Vec::new();
+        for provider in self.engines() {
+            if provider.examine().await.is_ok() {
+                answering.push(provider);
+            }
+        }
+        answering
     }
 
     /// Removes one of them.
@@ -89,6 +127,20 @@ impl Environments {
                     if provider.look(&SandboxId(id.clone())).await.is_ok_and(|seen| seen.is_none()) {
                         removed.map_err(|error| EnvError::engine("containers", &error))?;
                     }
+                }
+                Ok(())
+            }
+            Orphan::Network { name, .. } => {
+                for provider in self.engines_that_answer().await {
+                    let removed = provider.remove_network(name).await;
+                    removed.map_err(|error| EnvError::engine("network", &error))?;
+                }
+                Ok(())
+            }
+            Orphan::Cache { volume, .. } => {
+                for provider in self.engines_that_answer().await {
+                    let removed = provider.remove_volume(volume).await;
+                    removed.map_err(|error| EnvError::engine("caches", &error))?;
                 }
                 Ok(())
             }

@@ -20,6 +20,9 @@ pub struct Prune {
     /// Also environments that nobody has touched for so long, such as 1w
     #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
     before: Option<Duration>,
+    /// Also caches that no environment uses now
+    #[arg(long)]
+    caches: bool,
     /// Only show what would be removed
     #[arg(long)]
     dry_run: bool,
@@ -62,6 +65,10 @@ impl Prune {
     async fn waste(&self, place: &Place) -> Result<Vec<Waste>, Failure> {
         let orphans = place.environments.orphans(&place.path).await.map_err(failure)?;
         let mut waste: Vec<Waste> = orphans.into_iter().map(Waste::Orphan).collect();
+        if self.caches {
+            let caches = place.environments.unused_caches(&place.path).await.map_err(failure)?;
+            waste.extend(caches.into_iter().map(Waste::Orphan));
+        }
         if let Some(before) = self.before {
             let now = Moment::now();
             for environment in place.environments.list(&place.path).await.map_err(failure)? {
@@ -85,6 +92,12 @@ impl Waste {
             Self::Orphan(Orphan::Container { id, environment }) => {
                 let short: String = id.chars().take(12).collect();
                 (environment, format!("container {short}"), "its environment is gone".to_owned())
+            }
+            Self::Orphan(Orphan::Network { name, environment }) => {
+                (environment, format!("network {name}"), "its environment is gone".to_owned())
+            }
+            Self::Orphan(Orphan::Cache { volume, name }) => {
+                (name, format!("volume {volume}"), "no environment uses it now".to_owned())
             }
             Self::Orphan(Orphan::Worktree { path, environment }) => {
                 (environment, path.display().to_string(), "its environment is gone".to_owned())

@@ -12,11 +12,10 @@ mod scenarios;
 mod taking_over;
 mod terminal;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use cofer_environments::git::Source;
 use cofer_testkit::app::Start;
 use cofer_testkit::engines;
@@ -117,20 +116,6 @@ impl Place {
         let force = RemoveContainerOptionsBuilder::new().force(true).build();
         for container in self.bed.containers(&self.label).await.unwrap() {
             client.remove_container(&container.id, Some(force.clone())).await.unwrap();
-        }
-    }
-
-    /// Caches, which outlive environments.
-    pub(crate) async fn remove_volumes(&self) {
-        let client = self.bed.client().await.unwrap();
-        let filters = HashMap::from([("label", vec![self.label.clone()])]);
-        let listed =
-            client.list_volumes(Some(ListVolumesOptionsBuilder::new().filters(&filters).build())).await;
-        for volume in listed.unwrap().volumes.unwrap() {
-            client
-                .remove_volume(&volume.name, None::<bollard::query_parameters::RemoveVolumeOptions>)
-                .await
-                .unwrap();
         }
     }
 
