@@ -76,7 +76,7 @@ impl Environments {
                 Ok(environment) => all.extend(environment),
                 // One that is damaged does not hide the others; `prune` finds it.
                 Err(error) => {
-                    tracing::warn!(environment = %id, "environment {id} is left out of the list: {error}")
+                    tracing::warn!(environment = %id, "environment {id} is left out of the list: {error}");
                 }
             }
         }
