@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cofer_model::ProviderName;
-use cofer_sandbox::{HowCommandEnded, Said};
+use cofer_sandbox::{CommandSpec, HowCommandEnded, Said};
 use cofer_testkit::until;
 use tokio::io::AsyncReadExt as _;
 
@@ -138,7 +138,10 @@ async fn one_that_kills_all_it_can_does_not_kill_the_workshop(bed: &Bed) {
     let bench = Workbench::new(bed).await;
     let mut bystander = bench.start(&shell("setsid sleep 1001 & echo ready; sleep 1002")).await;
     until_said(&mut bystander, "ready").await;
-    let mut fury = bench.start(&shell("sleep 1003 & kill -9 -1; sleep 1004")).await;
+    // It waits for a word, because it kills also whoever would tell that it has started.
+    let fury = CommandSpec { stdin: true, ..shell("read word; sleep 1003 & kill -9 -1; sleep 1004") };
+    let mut fury = bench.start(&fury).await;
+    fury.input().write(b"now\n").await.unwrap();
     let end = loop {
         if let Some(Said::Ended(end)) = within(fury.next()).await {
             break end;
