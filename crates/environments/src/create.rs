@@ -61,7 +61,6 @@ impl Environments {
             run: 0,
             services: Vec::new(),
             backgrounds: Vec::new(),
-            last_command: None,
         };
         let (mut environment, lock) = self.reserve(&source, wanted.id.as_deref(), state).await?;
         let mut unfinished = Unfinished::new(&environment);

@@ -43,6 +43,21 @@ pub struct Ran {
     pub commit: Commit,
 }
 
+impl Ran {
+    /// As callers see it.
+    pub fn data(&self) -> serde_json::Value {
+        serde_json::json!({
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "stdout": self.stdout.text,
+            "stderr": self.stderr.text,
+            "truncated": self.stdout.truncated || self.stderr.truncated,
+            "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
+            "commit": self.commit.name,
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Stdout,

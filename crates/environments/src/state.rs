@@ -47,8 +47,6 @@ pub struct State {
     pub services: Vec<Service>,
     #[serde(default)]
     pub backgrounds: Vec<Background>,
-    #[serde(default)]
-    pub last_command: Option<LastCommand>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

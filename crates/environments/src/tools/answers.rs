@@ -97,17 +97,9 @@ pub fn written(value: &Value) -> String {
 }
 
 pub fn ran(id: &str, ran: &Ran, trace_id: &str, limit_ms: u128) -> Answer {
-    let mut data = json!({
-        "mode": "foreground",
-        "exit_code": ran.exit_code,
-        "signal": ran.signal,
-        "stdout": ran.stdout.text,
-        "stderr": ran.stderr.text,
-        "truncated": ran.stdout.truncated || ran.stderr.truncated,
-        "elapsed_ms": u64::try_from(ran.elapsed.as_millis()).unwrap_or(u64::MAX),
-        "commit": ran.commit.name,
-        "warnings": ran.commit.warnings,
-    });
+    let mut data = ran.data();
+    data["mode"] = "foreground".into();
+    data["warnings"] = ran.commit.warnings.clone().into();
     let mut text = ran.stdout.text.clone();
     if !ran.stderr.text.is_empty() {
         let _ = write!(text, "\nstderr: {}", ran.stderr.text);

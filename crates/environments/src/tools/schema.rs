@@ -193,7 +193,7 @@ fn about_environments() -> Vec<Tool> {
                     "setup_commands": texts("Commands that set the environment up, such as installing packages."),
                     "install_commands": texts("Commands that install the project's dependencies."),
                     "envs": texts("Variables as NAME=value."),
-                    "caches": texts("Folders that all environments of this repository share, such as /root/.cache."),
+                    "caches": texts("Folders that all environments of this repository share, such as /var/cache/pip."),
                 },
             }))
             .gives(environment()),

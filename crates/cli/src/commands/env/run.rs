@@ -125,16 +125,9 @@ fn quoted(word: &str) -> String {
 }
 
 fn told(ran: &Ran) -> serde_json::Value {
-    json!({
-        "exit_code": ran.exit_code,
-        "signal": ran.signal,
-        "timed_out": ran.timed_out,
-        "stdout": ran.stdout.text,
-        "stderr": ran.stderr.text,
-        "truncated": ran.stdout.truncated || ran.stderr.truncated,
-        "elapsed_ms": u64::try_from(ran.elapsed.as_millis()).unwrap_or(u64::MAX),
-        "commit": ran.commit.name,
-    })
+    let mut data = ran.data();
+    data["timed_out"] = ran.timed_out.into();
+    data
 }
 
 /// The command's own, where there is one.

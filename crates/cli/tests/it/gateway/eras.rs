@@ -48,8 +48,9 @@ async def main(url, mode, plan):
             async def hang():
                 await client.call_tool('hang', {})
             group.start_soon(hang)
-            while not json.loads(text(await client.call_tool('calls_seen', {})))['calls'].get('hang'):
-                await anyio.sleep(0.01)
+            with anyio.fail_after(20):
+                while not json.loads(text(await client.call_tool('calls_seen', {})))['calls'].get('hang'):
+                    await anyio.sleep(0.01)
             group.cancel_scope.cancel()
         with anyio.fail_after(20):
             while not json.loads(text(await client.call_tool('cancel_seen', {})))['cancelled']:
