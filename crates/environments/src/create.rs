@@ -27,7 +27,6 @@ pub struct Create {
     pub from_git_ref: Option<String>,
     pub image: Option<String>,
     pub allow_replace: bool,
-    pub explanation: String,
 }
 
 impl Environments {

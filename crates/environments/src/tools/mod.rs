@@ -217,7 +217,6 @@ impl Toolbox {
             from_git_ref: owned("from_git_ref")?,
             image: owned("image")?,
             allow_replace,
-            explanation: owned("explanation")?.unwrap_or_default(),
         };
         let (environment, warnings) = self.environments.create(&source, wanted).await?;
         environment.id().clone_into(&mut note.environment);

@@ -1,7 +1,5 @@
 //! The record of tool calls.
 
-use std::time::{Duration, Instant};
-
 use cofer_model::{CallFilter, CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
 use cofer_store::CallCursor;
 
@@ -154,36 +152,4 @@ async fn old_calls_are_dropped_and_only_those(bed: Bed) {
     assert_eq!(bed.store.drop_calls_before(web, limit).await.unwrap(), 1);
     assert_eq!(all(&bed, web, &CallFilter::default()).await, ["new"]);
     assert_eq!(all(&bed, other, &CallFilter::default()).await, ["others"]);
-}
-
-/// A figure, not a promise: `cargo nextest run --release -p cofer-store --run-ignored only calls_a_second`.
-#[tokio::test]
-#[ignore = "it measures"]
-async fn calls_a_second() {
-    let beds = [Some(Bed::sqlite().await), Bed::postgres().await];
-    for bed in beds.into_iter().flatten() {
-        let web = project(&bed, "web").await;
-        let one = |n: i64| ToolCallRecord {
-            input: Some(r#"{"timezone":"Europe/Berlin","verbose":true}"#.to_owned()),
-            output: Some(r#"{"content":[{"type":"text","text":"2026-11-16T03:45:00+01:00"}]}"#.to_owned()),
-            caller: Some("laptop".to_owned()),
-            trace_id: Some("4bf92f3577b34da6a3ce929d0e0e4736".to_owned()),
-            ..at(call(web, "get_current_time"), n)
-        };
-        let batches: Vec<Vec<_>> =
-            (0..400).map(|batch| (0..256).map(|n| one(batch * 256 + n)).collect()).collect();
-        let began = Instant::now();
-        for batch in &batches {
-            assert_eq!(bed.store.record_calls(batch).await.unwrap(), 256);
-        }
-        let took = began.elapsed().max(Duration::from_millis(1));
-        let rows = 400.0 * 256.0 / took.as_secs_f64();
-        eprintln!("{:?}: {rows:.0} calls/s", bed.url);
-        let oldest = CallCursor::after(&batches[1][0]);
-        for (page, cursor) in [("first", None), ("last but one", Some(oldest))] {
-            let began = Instant::now();
-            let read = bed.store.tool_calls(web, &CallFilter::default(), cursor, 100).await.unwrap().len();
-            eprintln!("the {page} page of {read} in {:?}", began.elapsed());
-        }
-    }
 }

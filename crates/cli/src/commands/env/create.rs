@@ -41,7 +41,6 @@ impl Create {
             from_git_ref: self.from,
             image: self.image,
             allow_replace: self.replace,
-            explanation: String::new(),
         };
         let creating = Box::pin(place.environments.create(&place.path, wanted));
         let Some(created) = unless_told_to_end(with_spinner("making the environment", creating)).await else {
