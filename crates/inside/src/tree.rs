@@ -17,7 +17,12 @@ pub struct Relative {
     session: i32,
     /// Since boot, in ticks.
     started: u64,
+    /// Of the program that it is now, which it can change.
+    name: [u8; NAME_BYTES],
 }
+
+/// The kernel keeps no more of a name.
+const NAME_BYTES: usize = 16;
 
 /// Everything below this process. As it adopts orphans, nothing that was ever started below it is missing.
 pub fn descendants_of(root: Pid) -> Vec<Relative> {
@@ -68,6 +73,24 @@ impl Relative {
     }
 }
 
+/// Who was asked to end already, so that each is asked once. One look does not find all: somebody may be born, or given to another parent,
+/// while it lasts. So look again until nobody is left. One that has become another program since is asked again: between a shell's fork and
+/// its exec a signal may be lost.
+#[derive(Debug, Default)]
+pub struct Asked(HashSet<(Pid, u64, [u8; NAME_BYTES])>);
+
+impl Asked {
+    pub fn to_end(&mut self, processes: impl IntoIterator<Item = Relative>) {
+        for process in processes {
+            if self.0.insert((process.pid, process.started, process.name)) {
+                process.signal(Signal::TERM);
+                // What is stopped hears nothing else.
+                process.signal(Signal::CONT);
+            }
+        }
+    }
+}
+
 fn all() -> Vec<Relative> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
@@ -82,7 +105,9 @@ fn read(pid: Pid) -> Option<Relative> {
 
 fn parse(pid: Pid, stat: &str) -> Option<Relative> {
     // The name is in parentheses and may itself contain any character.
-    let (_, after_name) = stat.rsplit_once(") ")?;
+    let (before, after_name) = stat.rsplit_once(") ")?;
+    let mut name = [0; NAME_BYTES];
+    name.iter_mut().zip(before.split_once('(')?.1.bytes()).for_each(|(kept, byte)| *kept = byte);
     let fields: Vec<&str> = after_name.split(' ').collect();
     let (state, parent, session, started) =
         (fields.first()?, fields.get(1)?, fields.get(3)?, fields.get(19)?);
@@ -90,7 +115,7 @@ fn parse(pid: Pid, stat: &str) -> Option<Relative> {
         return None;
     }
     let (parent, session) = (parent.parse().ok()?, session.parse().ok()?);
-    Some(Relative { pid, parent, session, started: started.parse().ok()? })
+    Some(Relative { pid, parent, session, started: started.parse().ok()?, name })
 }
 
 #[cfg(test)]
@@ -102,6 +127,7 @@ mod tests {
         let stat = "7 (a) Z 1 (b)) S 5 7 6 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
         let seen = parse(Pid::from_raw(7).unwrap(), stat).unwrap();
         assert_eq!((seen.parent, seen.session, seen.started), (5, 6, 4242));
+        assert_eq!(&seen.name[..10], b"a) Z 1 (b)");
         assert!(parse(seen.pid, &stat.replace(") S 5", ") Z 5")).is_none());
     }
 }

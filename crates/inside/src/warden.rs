@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cofer_inside::tree::{self, Relative};
+use cofer_inside::tree::{self, Asked, Relative};
 use cofer_inside::{Deed, End, Garbled, How, Order, Reason, Run, STDIN_WINDOW_BYTES, Word};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -29,7 +29,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const KILL_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// A terminal says its last words in its own time; and whoever still holds it need not be waited for.
 const TERMINAL_LAST_WORDS_MAX: Duration = Duration::from_millis(100);
-const LOOK_FOR_ESCAPED_EVERY: Duration = Duration::from_millis(100);
+/// For who escaped, or came after all others were asked to end.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const MARK: &str = "COFER_COMMAND";
 const DRAIN_BYTES: usize = 16 << 10;
 /// What a person types to say that there is no more.
@@ -99,6 +100,7 @@ struct Stdin {
 
 struct Ending {
     kill_at: Instant,
+    asked: Asked,
     killed: bool,
 }
 
@@ -154,7 +156,7 @@ impl Watch {
                 }
                 return self.ending.is_some_and(|ending| ending.killed);
             }
-            self.kill_if_it_is_time();
+            self.end_who_is_left();
             // The last first, because an output that is at its end is taken out of the list.
             for source in self.wait().into_iter().rev() {
                 self.attend(source);
@@ -185,16 +187,19 @@ impl Watch {
             ending.kill_at = ending.kill_at.min(at);
             return;
         }
-        self.ending = Some(Ending { kill_at: at, killed: false });
-        self.tree.tell_all(Signal::TERM);
-        // What is stopped hears nothing else.
-        self.tree.tell_all(Signal::CONT);
+        self.ending = Some(Ending { kill_at: at, asked: Asked::default(), killed: false });
     }
 
-    fn kill_if_it_is_time(&mut self) {
-        if let Some(ending) = self.ending.as_mut().filter(|ending| ending.kill_at <= Instant::now()) {
-            ending.killed = true;
-            self.tree.tell_all(Signal::KILL);
+    /// Asks who is left, or kills them when their time is over.
+    fn end_who_is_left(&mut self) {
+        let Some(ending) = &mut self.ending else { return };
+        let family = self.tree.members();
+        if ending.kill_at > Instant::now() {
+            return ending.asked.to_end(family);
+        }
+        ending.killed = true;
+        for process in family {
+            process.signal(Signal::KILL);
         }
     }
 
@@ -258,14 +263,13 @@ impl Watch {
 
     fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
-        let kill = self
-            .ending
-            .as_ref()
-            .map(|ending| ending.kill_at.saturating_duration_since(now).max(KILL_AGAIN_AFTER));
+        let kill = self.ending.as_ref().map(|ending| {
+            ending.kill_at.saturating_duration_since(now).clamp(KILL_AGAIN_AFTER, LOOK_AGAIN_AFTER)
+        });
         let last_words = self.last_words.filter(|_| !self.told && self.job.terminal.is_some());
         let last_words = last_words.map(|at| at.saturating_duration_since(now));
         // Nobody tells of the end of those who are no children.
-        let escaped = self.tree.mark.as_ref().map(|_| LOOK_FOR_ESCAPED_EVERY);
+        let escaped = self.tree.mark.as_ref().map(|_| LOOK_AGAIN_AFTER);
         kill.into_iter().chain(last_words).chain(escaped).min()
     }
 
@@ -423,10 +427,8 @@ impl Tree {
         !self.escaped().is_empty()
     }
 
-    fn tell_all(&self, signal: Signal) {
-        for process in tree::descendants_of(rustix::process::getpid()).into_iter().chain(self.escaped()) {
-            process.signal(signal);
-        }
+    fn members(&self) -> impl Iterator<Item = Relative> {
+        tree::descendants_of(rustix::process::getpid()).into_iter().chain(self.escaped())
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cofer_inside::tree;
+use cofer_inside::tree::{self, Asked};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
@@ -41,6 +41,8 @@ const LEFTOVERS_GRACE: Duration = Duration::from_millis(500);
 /// Descriptors from here on are not for the program.
 const FIRST_AFTER_STANDARD: i32 = 3;
 const KILL_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// How often those are looked for who have not been asked to end yet.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// The arguments that [`guard_main`] wants. Secrets of the environment are not among them: anybody can read a command line.
 pub(super) fn arguments(spec: &ChildSpec) -> impl Iterator<Item = OsString> {
@@ -73,6 +75,7 @@ struct Watch {
     status: Option<WaitStatus>,
     /// When those who do not end are killed; none while nobody has to end.
     kill_at: Option<Instant>,
+    asked: Asked,
 }
 
 impl Watch {
@@ -89,7 +92,7 @@ impl Watch {
         let program = Pid::from_raw(child.id().cast_signed()).ok_or("the program has no number")?;
         // From here on the pipes are the program's alone. If this fails, ends are only seen later.
         let _ = let_go_of_pipes();
-        Ok(Self { cofer: Some(cofer), orders, program, status: None, kill_at: None })
+        Ok(Self { cofer: Some(cofer), orders, program, status: None, kill_at: None, asked: Asked::default() })
     }
 
     fn keep(mut self) -> ExitCode {
@@ -100,9 +103,7 @@ impl Watch {
             if let Some(grace) = self.reason_to_end() {
                 self.end_all_within(grace);
             }
-            if self.kill_at.is_some_and(|at| at <= Instant::now()) {
-                tell_all(Signal::KILL);
-            }
+            self.end_who_is_left();
             self.wait();
         }
     }
@@ -133,17 +134,27 @@ impl Watch {
     }
 
     fn end_all_within(&mut self, grace: Duration) {
-        if self.kill_at.is_none() {
-            tell_all(Signal::TERM);
-        }
         let at = Instant::now() + grace;
         self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
     }
 
+    /// Asks who is left, or kills them when their time is over.
+    fn end_who_is_left(&mut self) {
+        let Some(kill_at) = self.kill_at else { return };
+        let family = tree::descendants_of(rustix::process::getpid());
+        if kill_at > Instant::now() {
+            return self.asked.to_end(family);
+        }
+        for process in family {
+            process.signal(Signal::KILL);
+        }
+    }
+
     /// Until something happens: a signal, a child's end (which is one), the end of Cofer, or the end of our patience.
     fn wait(&mut self) {
-        let timeout =
-            self.kill_at.map(|at| at.saturating_duration_since(Instant::now()).max(KILL_AGAIN_AFTER));
+        let timeout = self
+            .kill_at
+            .map(|at| at.saturating_duration_since(Instant::now()).clamp(KILL_AGAIN_AFTER, ASK_AGAIN_AFTER));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut waited = vec![PollFd::new(&self.orders.bell, PollFlags::IN)];
         waited.extend(self.cofer.as_ref().map(|cofer| PollFd::new(cofer, PollFlags::IN)));
@@ -240,10 +251,4 @@ fn let_go_of_pipes() -> io::Result<()> {
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
     Ok(())
-}
-
-fn tell_all(signal: Signal) {
-    for process in tree::descendants_of(rustix::process::getpid()) {
-        process.signal(signal);
-    }
 }

@@ -92,6 +92,16 @@ async fn nothing_that_a_program_started_outlives_its_stop() {
 }
 
 #[tokio::test]
+async fn who_is_born_after_all_were_asked_to_end_is_asked_as_well() {
+    const LONGER_THAN_ANY_TEST: Duration = Duration::from_hours(1);
+    let _leaks = Leaks::watch_processes().adopt_orphans();
+    let late = "trap 'setsid sleep 1000 & exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let (child, mut streams) = sh(late);
+    assert_eq!(first_line(&mut streams.stdout).await, "ready");
+    assert_eq!(child.stop(LONGER_THAN_ANY_TEST).await.how, exited(3));
+}
+
+#[tokio::test]
 async fn nothing_that_a_program_started_outlives_the_value_that_stands_for_it() {
     let _leaks = Leaks::watch_processes().adopt_orphans();
     let (child, mut streams) = sh(LEAVES_AN_ESCAPEE);

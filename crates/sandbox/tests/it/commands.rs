@@ -90,7 +90,7 @@ async fn what_is_written_to_a_command_it_reads(bed: &Bed) {
     });
     assert_eq!(rest(&mut counting).await.stdout, "5000000\ndone\n");
     writing.await.unwrap();
-    // One that never reads: what fits is on its way, it is ended all the same, and whoever waits to write hears of it.
+    // One that never reads: what fits is on its way, it is ended all the same, and whoever waits to write waits no longer.
     command.argv[2] = "echo started; sleep 1000".into();
     let mut deaf = bench.start(&command).await;
     until_said(&mut deaf, "started").await;
@@ -99,7 +99,8 @@ async fn what_is_written_to_a_command_it_reads(bed: &Bed) {
     deaf.end(Duration::from_secs(5)).await.unwrap();
     assert_eq!(rest(&mut deaf).await.end.how, HowCommandEnded::Terminated);
     drop(deaf);
-    assert!(within(writing).await.unwrap().is_err());
+    // What was still to be written is refused, or was dropped with all else that the command did not read: that is a race, and neither is wrong.
+    let _ = within(writing).await.unwrap();
     assert_eq!(bench.run("cat; echo at its end").await.stdout, "at its end\n");
 }
 

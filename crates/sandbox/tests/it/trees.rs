@@ -43,8 +43,9 @@ async fn a_command_that_is_asked_to_end_ends_politely(bed: &Bed) {
     plain.end(LONG).await.unwrap();
     let end = rest(&mut plain).await.end;
     assert_eq!((end.signal, end.how), (Some(15), HowCommandEnded::Terminated));
-    let mut tidy =
-        bench.start(&shell("trap 'echo tidied; exit 4' TERM; echo ready; while :; do sleep 1; done")).await;
+    // Who is born after all were asked to end is asked as well.
+    let tidy = "trap 'setsid sleep 1002 & echo tidied; exit 4' TERM; echo ready; while :; do sleep 1; done";
+    let mut tidy = bench.start(&shell(tidy)).await;
     until_said(&mut tidy, "ready").await;
     tidy.end(LONG).await.unwrap();
     let outcome = rest(&mut tidy).await;
