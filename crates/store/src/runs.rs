@@ -19,13 +19,6 @@ pub struct RunCursor {
     pub id: RunId,
 }
 
-impl RunCursor {
-    /// Just after this one.
-    pub fn after(run: &RunRecord) -> Self {
-        Self { created_at: run.created_at, id: run.id }
-    }
-}
-
 /// How far a run has come.
 #[derive(Clone, Copy, Debug)]
 pub struct RunProgress {

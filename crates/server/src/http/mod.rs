@@ -12,6 +12,7 @@ mod express;
 pub mod extract;
 pub mod listen;
 pub(crate) mod observe;
+pub(crate) mod paging;
 mod patience;
 mod router;
 

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Body as Bytes;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cofer_agent::Asked;
 use cofer_model::{
@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::tool_calls::{self, NEXT_CURSOR, ToolCall, as_json};
+use super::tool_calls::{self, ToolCall, as_json};
 use crate::agents::no_such_run;
 use crate::app::App;
 use crate::auth::{AgentUser, Caller};
 use crate::http::ApiError;
 use crate::http::error::{Envelope, chain};
 use crate::http::extract::{Body, Path, Query};
+use crate::http::paging::{Cursor, Limit, not_a_cursor};
 
 const EXPORTED_AT_ONCE: u32 = 200;
 
@@ -146,25 +147,14 @@ pub async fn list(
     Query(which): Query<Which>,
 ) -> Result<Response, ApiError> {
     let project = caller.project(&app.store, &reference).await?;
-    let limit = tool_calls::limit(which.limit)?;
-    let cursor = which.cursor.as_deref().map(tool_calls::read_cursor).transpose()?;
-    let cursor = cursor.map(|at| RunCursor { created_at: at.created_at, id: RunId(at.id.0) });
+    let limit = Limit::of(which.limit)?;
+    let cursor = which.cursor.as_deref().map(Cursor::read).transpose()?;
+    let after = cursor.map(|at| RunCursor { created_at: at.created_at, id: RunId(at.id) });
     let filter =
         RunFilter { status: which.status, model: which.model, since: which.since, until: which.until };
-    let mut found = app.store.runs(project.id, &filter, cursor, limit + 1).await?;
-    let more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next = found.last().filter(|_| more).map(RunCursor::after);
-    let next = next.map(|at| tool_calls::write_cursor(at.created_at, at.id.0));
-    let runs: Vec<_> = found.into_iter().map(|run| AgentRun::of(&app, run)).collect();
-    Ok(with_cursor(Json(runs).into_response(), next))
-}
-
-fn with_cursor(mut response: Response, next: Option<String>) -> Response {
-    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
-        response.headers_mut().insert(NEXT_CURSOR, next);
-    }
-    response
+    let found = app.store.runs(project.id, &filter, after, limit.and_one_more()).await?;
+    let end = |last: &RunRecord| Cursor { created_at: last.created_at, id: last.id.0 }.write();
+    Ok(limit.page(found, end, |run| AgentRun::of(&app, run)))
 }
 
 /// The run, if this caller may know of it.
@@ -212,14 +202,10 @@ pub async fn messages(
     Query(page): Query<Page>,
 ) -> Result<Response, ApiError> {
     let (_, run) = found(&app, &caller, &reference, &id).await?;
-    let limit = tool_calls::limit(page.limit)?;
-    let refused = || ApiError::invalid("cursor", "a cursor is the `X-Next-Cursor` of the page before");
-    let from = page.cursor.map_or(Ok(0), |text| text.parse::<u32>().map_err(|_| refused()))?;
-    let mut found = app.store.run_messages(run.id, i64::from(from), limit + 1).await?;
-    let next = found.get(limit as usize).map(|message| message.position.to_string());
-    found.truncate(limit as usize);
-    let messages: Vec<_> = found.into_iter().map(RunMessageShown::from).collect();
-    Ok(with_cursor(Json(messages).into_response(), next))
+    let limit = Limit::of(page.limit)?;
+    let from = page.cursor.map_or(Ok(0), |text| text.parse::<u32>().map_err(|_| not_a_cursor()))?;
+    let found = app.store.run_messages(run.id, i64::from(from), limit.and_one_more()).await?;
+    Ok(limit.page(found, |last| (last.position + 1).to_string(), RunMessageShown::from))
 }
 
 /// What was called in a run, newest first.
@@ -235,7 +221,7 @@ pub async fn tool_calls(
     Query(page): Query<Page>,
 ) -> Result<Response, ApiError> {
     let (project, run) = found(&app, &caller, &reference, &id).await?;
-    let limit = tool_calls::limit(page.limit)?;
+    let limit = Limit::of(page.limit)?;
     let filter = CallFilter { run_id: Some(run.id), ..CallFilter::default() };
     tool_calls::page(&app, &project, &filter, page.cursor.as_deref(), limit).await
 }

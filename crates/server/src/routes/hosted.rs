@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use cofer_model::{HostedEvent, ProjectId, Reference, Wanted};
 use cofer_store::RecordedEvent;
 use serde::Deserialize;
@@ -17,10 +17,7 @@ use crate::hosting::{Change, Entry, Registration, ServerStatus};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path, Query};
-
-const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
-const EVENTS_DEFAULT: u32 = 100;
-const EVENTS_MAX: u32 = 1000;
+use crate::http::paging::Limit;
 
 /// Which project a server's name is looked for in.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -237,18 +234,7 @@ pub async fn events(
     Query(page): Query<Page>,
 ) -> Result<Response, ApiError> {
     let entry = server(&app, &caller, page.project.as_ref(), &reference).await?;
-    let limit = page.limit.unwrap_or(EVENTS_DEFAULT);
-    if !(1..=EVENTS_MAX).contains(&limit) {
-        return Err(ApiError::invalid("limit", format!("a page has 1 to {EVENTS_MAX} events")));
-    }
-    let mut found = app.hosting.events(entry.planner.id, page.cursor, limit + 1).await?;
-    let more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next = found.last().filter(|_| more).map(|last| last.id.to_string());
-    let events: Vec<HostedEvent> = found.into_iter().map(|RecordedEvent { event, .. }| event).collect();
-    let mut response = Json(events).into_response();
-    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
-        response.headers_mut().insert(NEXT_CURSOR, next);
-    }
-    Ok(response)
+    let limit = Limit::of(page.limit)?;
+    let found = app.hosting.events(entry.planner.id, page.cursor, limit.and_one_more()).await?;
+    Ok(limit.page(found, |last| last.id.to_string(), |RecordedEvent { event, .. }| event))
 }

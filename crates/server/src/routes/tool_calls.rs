@@ -1,9 +1,7 @@
 //! `/api/v1/projects/:project/tool-calls`: what was called, newest first.
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use cofer_model::{CallFilter, CallId, CallStatus, Moment, Project, RunId, ToolCallRecord};
 use cofer_store::CallCursor;
 use serde::{Deserialize, Serialize};
@@ -16,10 +14,7 @@ use crate::auth::Reader;
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Path, Query};
-
-pub(super) const NEXT_CURSOR: HeaderName = HeaderName::from_static("x-next-cursor");
-const CALLS_DEFAULT: u32 = 100;
-const CALLS_MAX: u32 = 1000;
+use crate::http::paging::{Cursor, Limit};
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -100,7 +95,7 @@ pub async fn list(
     Query(which): Query<Which>,
 ) -> Result<Response, ApiError> {
     let project = project(&app, &caller, &reference).await?;
-    let limit = limit(which.limit)?;
+    let limit = Limit::of(which.limit)?;
     let filter = CallFilter {
         tool: which.tool,
         server: which.server,
@@ -112,69 +107,24 @@ pub async fn list(
     page(&app, &project, &filter, which.cursor.as_deref(), limit).await
 }
 
-/// How many are on a page.
-pub(super) fn limit(asked: Option<u32>) -> Result<u32, ApiError> {
-    let limit = asked.unwrap_or(CALLS_DEFAULT);
-    if !(1..=CALLS_MAX).contains(&limit) {
-        return Err(ApiError::invalid("limit", format!("a page has 1 to {CALLS_MAX}")));
-    }
-    Ok(limit)
-}
-
 /// One page of calls, and where the next begins.
 pub(super) async fn page(
     app: &App,
     project: &Project,
     filter: &CallFilter,
     cursor: Option<&str>,
-    limit: u32,
+    limit: Limit,
 ) -> Result<Response, ApiError> {
-    let cursor = cursor.map(read_cursor).transpose()?;
-    let mut found = app.store.tool_calls(project.id, filter, cursor, limit + 1).await?;
-    let more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next = found.last().filter(|_| more).map(|last| write_cursor(last.created_at, last.id.0));
-    let calls: Vec<_> = found.into_iter().map(ToolCall::from).collect();
-    let mut response = Json(calls).into_response();
-    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
-        response.headers_mut().insert(NEXT_CURSOR, next);
-    }
-    Ok(response)
-}
-
-pub(super) fn write_cursor(created_at: Moment, id: Uuid) -> String {
-    format!("{}_{}", created_at.unix_ms(), id.simple())
-}
-
-pub(super) fn read_cursor(text: &str) -> Result<CallCursor, ApiError> {
-    let read = || {
-        let (ms, id) = text.split_once('_').filter(|(_, id)| id.len() == 32)?;
-        let ms = ms.parse().ok().filter(|ms| (0..=253_402_300_799_000).contains(ms))?;
-        Some(CallCursor { created_at: Moment::from_unix_ms(ms), id: CallId(Uuid::try_parse(id).ok()?) })
-    };
-    let refused = || ApiError::invalid("cursor", "a cursor is the `X-Next-Cursor` of the page before");
-    read().ok_or_else(refused)
+    let cursor = cursor.map(Cursor::read).transpose()?;
+    let after = cursor.map(|at| CallCursor { created_at: at.created_at, id: CallId(at.id) });
+    let found = app.store.tool_calls(project.id, filter, after, limit.and_one_more()).await?;
+    let end = |last: &ToolCallRecord| Cursor { created_at: last.created_at, id: last.id.0 }.write();
+    Ok(limit.page(found, end, ToolCall::from))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cursor_reads_back_and_nothing_else_is_one() {
-        let cursor = CallCursor { created_at: Moment::now(), id: CallId::generate() };
-        assert_eq!(read_cursor(&write_cursor(cursor.created_at, cursor.id.0)).unwrap(), cursor);
-        for bad in [
-            "",
-            "x",
-            "1_",
-            "1_2",
-            "-5_00000000000000000000000000000000",
-            "9999999999999999_00000000000000000000000000000000",
-        ] {
-            assert!(read_cursor(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn what_is_no_json_is_shown_as_a_text() {

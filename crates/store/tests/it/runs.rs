@@ -138,7 +138,7 @@ async fn runs_are_read_newest_first_page_by_page_and_found(bed: Bed) {
     loop {
         let page = bed.store.runs(web, &RunFilter::default(), cursor, 2).await.unwrap();
         let Some(last) = page.last() else { break };
-        cursor = Some(RunCursor::after(last));
+        cursor = Some(RunCursor { created_at: last.created_at, id: last.id });
         seen.extend(page.iter().map(|run| run.id));
     }
     assert_eq!(seen, expected);
