@@ -9,8 +9,17 @@ pub struct Caller {
     connection: TcpStream,
     request: Vec<u8>,
     received: Vec<u8>,
-    /// How long the answer will be, once its head is there.
-    expected: Option<usize>,
+    /// Once its head is there.
+    expected: Option<Expected>,
+}
+
+/// How it is told where an answer ends.
+#[derive(Clone, Copy)]
+enum Expected {
+    /// It will have so many bytes.
+    Bytes(usize),
+    /// The last chunk of it is empty.
+    Chunks,
 }
 
 impl Caller {
@@ -53,16 +62,23 @@ impl Caller {
         if self.expected.is_none() {
             self.expected = self.announced();
         }
-        self.expected.is_some_and(|bytes| self.received.len() >= bytes)
+        match self.expected {
+            None => false,
+            Some(Expected::Bytes(bytes)) => self.received.len() >= bytes,
+            Some(Expected::Chunks) => self.received.ends_with(b"\r\n0\r\n\r\n"),
+        }
     }
 
-    fn announced(&self) -> Option<usize> {
+    fn announced(&self) -> Option<Expected> {
         let text = String::from_utf8_lossy(&self.received);
         let (head, _) = text.split_once("\r\n\r\n")?;
-        let length = head
-            .lines()
-            .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-        Some(head.len() + 4 + length.unwrap_or(0_usize))
+        let head_lower = head.to_ascii_lowercase();
+        if head_lower.contains("\r\ntransfer-encoding: chunked") {
+            return Some(Expected::Chunks);
+        }
+        let length =
+            head_lower.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        Some(Expected::Bytes(head.len() + 4 + length.unwrap_or(0_usize)))
     }
 }
 

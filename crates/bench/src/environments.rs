@@ -249,9 +249,6 @@ impl Agent {
     }
 
     fn resident_kib(&self) -> u64 {
-        let pid = self.child.id().expect("it runs");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
-        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+        crate::served::resident_kib(self.child.id().expect("it runs"))
     }
 }

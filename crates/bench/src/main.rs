@@ -11,6 +11,7 @@
 //!   cofer-bench eras    a call that stands alone beside one in a session, and what waiting calls weigh
 //!   cofer-bench chat    what a chat costs beside a model that answers at once: a tool step, memory, the first event
 //!   cofer-bench environments   commands, commits and new environments beside the engine's and git's own
+//!   cofer-bench peers   POST /mcp             beside what others offer, where `bench/peers` has installed them
 //!   cofer-bench fleet   twenty at boot beside twenty `docker run`, memory for each, crash to ready
 //! ```
 //!
@@ -31,6 +32,7 @@ mod eras;
 mod figures;
 mod fleet;
 mod gateway;
+mod peers;
 mod process;
 mod proxy;
 mod raw_proxy;
@@ -50,6 +52,7 @@ enum What {
     Proxy,
     Fleet,
     Gateway,
+    Peers,
     Eras,
     Chat,
     Environments,
@@ -71,6 +74,7 @@ fn main() {
             What::Proxy => proxy::measure().await,
             What::Fleet => fleet::measure().await,
             What::Gateway => gateway::measure().await,
+            What::Peers => peers::measure().await,
             What::Eras => eras::measure().await,
             What::Chat => chat::measure().await,
             What::Environments => environments::measure().await,

@@ -138,16 +138,17 @@ impl Served {
         crate::client::Caller::new(&self.address, &path, &self.token, &body).await
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     pub fn resident_kib(&self) -> u64 {
-        let pid = self.child.id().expect("it runs");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
+        resident_kib(self.pid())
     }
 
     /// What it has used of the processors so far; the kernel counts in hundredths of a second.
     pub fn processor_micros(&self) -> f64 {
-        let pid = self.child.id().expect("it runs");
+        let pid = self.pid();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its figures");
         let after_name = stat.rsplit(") ").next().expect("fields");
         let ticks: f64 =
@@ -157,9 +158,15 @@ impl Served {
 
     /// SIGTERM, and its end. Gives back the data.
     pub async fn stop(mut self) -> TempDir {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.pid().to_string();
         Command::new("kill").arg(pid).status().await.expect("a signal");
         self.child.wait().await.expect("its end");
         self.data
     }
+}
+
+pub fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

@@ -8,9 +8,12 @@
 //!
 //! A server that asks in the middle of a call, as those of the handshake era do, does not notice: its call goes on where it was.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use cofer_mcp::era::{Introduction, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION};
+use cofer_mcp::era::{
+    Introduction, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION, may_be_introduced,
+};
 use cofer_mcp::message::{INVALID_PARAMS, METHOD_NOT_FOUND, Reply, RpcError, response};
 use cofer_mcp::raw;
 use futures_util::future::BoxFuture;
@@ -40,23 +43,46 @@ pub struct Asked<'a> {
     pub id: &'a RawValue,
     pub method: &'a str,
     pub params: Option<&'a RawValue>,
-    pub introduction: Introduction,
+    pub introduction: Introduction<'a>,
+    /// Of what is called, got, read or waited for.
+    pub name: Option<Cow<'a, str>>,
+    /// What an earlier answer gave it to bring back.
+    state: Option<Cow<'a, str>>,
     /// Bearer token it came with.
     pub owner: Option<uuid::Uuid>,
 }
 
-impl Asked<'_> {
-    /// Of what is called, got or read.
-    fn name(&self) -> String {
-        let field = if self.method == "resources/read" { "uri" } else { "name" };
-        let name = self.params.and_then(|params| raw::text_at(params, &[field]));
-        name.unwrap_or_default().into_owned()
+/// Where a request of this method says what it is about.
+pub fn name_field(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
+        _ => None,
+    }
+}
+
+impl<'a> Asked<'a> {
+    /// `None` for a request that says nothing of itself, as those of the earlier era do.
+    pub fn read(
+        id: &'a RawValue,
+        method: &'a str,
+        params: Option<&'a RawValue>,
+        owner: Option<uuid::Uuid>,
+    ) -> Result<Option<Self>, RpcError> {
+        let Some(found) = params.filter(|params| may_be_introduced(params)) else { return Ok(None) };
+        // However these are written: a state that we overlook would reach the server unopened.
+        let names = ["_meta", name_field(method).unwrap_or("name"), "requestState"];
+        let [meta, name, state] = raw::several(found, names);
+        let introduction = meta.map(Introduction::read).transpose()?.flatten();
+        let (name, state) = (name.and_then(raw::text), state.and_then(raw::text));
+        Ok(introduction.map(|introduction| Self { id, method, params, introduction, name, state, owner }))
     }
 
     fn check(&self) -> Result<(), RpcError> {
         if self.introduction.protocol_version != STANDALONE_VERSION {
-            let data =
-                json!({"supported": [STANDALONE_VERSION], "requested": self.introduction.protocol_version});
+            let requested = &self.introduction.protocol_version;
+            let data = json!({"supported": [STANDALONE_VERSION], "requested": requested});
             let message = format!("requests that stand alone are taken in version {STANDALONE_VERSION}");
             return Err(RpcError { code: UNSUPPORTED_VERSION, message, data: to_raw_value(&data).ok() });
         }
@@ -113,16 +139,13 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
 fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<Running, RpcError> {
     asked.check()?;
     let mut params = asked.params.map(ToOwned::to_owned);
-    let name = asked.name();
-    if MAY_ASK.contains(&asked.method)
-        // However its name is written: one that we overlook would reach the server unopened.
-        && let Some(state) = asked.params.and_then(|params| raw::text_at(params, &["requestState"]))
-    {
-        let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name: &name };
+    let name = asked.name.as_deref().unwrap_or_default();
+    if let Some(state) = asked.state.as_deref().filter(|_| MAY_ASK.contains(&asked.method)) {
+        let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name };
         let stale = || {
             RpcError::new(INVALID_PARAMS, "this `requestState` is none of ours, or not any more; begin anew")
         };
-        match project.house.sealer.open(&state, bearer).ok_or_else(stale)? {
+        match project.house.sealer.open(state, bearer).ok_or_else(stale)? {
             Keepsake::Parked(ticket) => {
                 let running = project.house.lot.take(&ticket).ok_or_else(stale)?;
                 running.hear(asked.params);
@@ -134,7 +157,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
             }
         }
     }
-    let visit = Visit::begin(project, asked.owner, asked.introduction.face.clone());
+    let visit = Visit::begin(project, asked.owner, &asked.introduction);
     if !visit.session.set_level_of_request(asked.introduction.log_level.as_deref()) {
         return Err(RpcError::new(INVALID_PARAMS, "the level of logging is none that is known"));
     }
@@ -151,7 +174,8 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
         "server/discover" => Box::pin(discover(project.clone())),
         _ => Box::pin(request.answer()),
     };
-    Ok(Running { call, visit, stream, told: 0, method: asked.method.to_owned(), name })
+    let (method, name) = (asked.method.to_owned(), name.to_owned());
+    Ok(Running { call, visit, stream, told: 0, method, name })
 }
 
 impl Running {
@@ -240,13 +264,13 @@ pub struct Listener {
 }
 
 /// Begins to listen (`subscriptions/listen`).
-pub fn listen(project: &Arc<Project>, asked: Asked<'_>, caller: Caller) -> Result<Listener, RpcError> {
+pub fn listen(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<Listener, RpcError> {
     asked.check()?;
     let wanted =
         Wanted::read(asked.id, asked.params).map_err(|error| RpcError::new(INVALID_PARAMS, error))?;
     let uris: Vec<String> = wanted.uris().cloned().collect();
     let hello = wanted.acknowledgement();
-    let session = Arc::new(Session::listening(asked.owner, asked.introduction.face, wanted));
+    let session = Arc::new(Session::listening(asked.owner, &asked.introduction, wanted));
     session.general.push(hello);
     project.admit(session.clone());
     let listener = Listener { project: project.clone(), session: session.clone() };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cofer_mcp::era::STANDALONE_VERSION;
+use cofer_mcp::era::{Introduction, STANDALONE_VERSION};
 use cofer_mcp::message::{METHOD_NOT_FOUND, Reply, RpcError, notification, request};
 use cofer_mcp::{Face, Question, raw};
 use serde_json::value::RawValue;
@@ -87,7 +87,7 @@ impl Session {
             id: uuid::Uuid::new_v4().simple().to_string(),
             owner,
             protocol_version,
-            looks: (protocol_version == STANDALONE_VERSION).then(|| looks_of(owner, &face)),
+            looks: None,
             face,
             general: Arc::new(Outbox::new(0)),
             general_heard: AtomicU64::new(0),
@@ -101,9 +101,19 @@ impl Session {
         }
     }
 
+    /// A client whose requests stand alone.
+    pub(crate) fn visiting(owner: Option<uuid::Uuid>, introduction: &Introduction<'_>) -> Self {
+        let looks = Some(looks_of(owner, introduction));
+        Self { looks, ..Self::new(owner, STANDALONE_VERSION, introduction.face()) }
+    }
+
     /// A client that only listens.
-    pub(crate) fn listening(owner: Option<uuid::Uuid>, face: Face, wanted: Wanted) -> Self {
-        let session = Self { wanted: Some(wanted), ..Self::new(owner, STANDALONE_VERSION, face) };
+    pub(crate) fn listening(
+        owner: Option<uuid::Uuid>,
+        introduction: &Introduction<'_>,
+        wanted: Wanted,
+    ) -> Self {
+        let session = Self { wanted: Some(wanted), ..Self::visiting(owner, introduction) };
         session.note_listed();
         session
     }
@@ -382,8 +392,11 @@ impl Session {
 }
 
 /// Whoever has the same token and says the same of itself is the same client.
-pub(crate) fn looks_of(owner: Option<uuid::Uuid>, face: &Face) -> Arc<str> {
-    format!("{} {} {}", owner.unwrap_or_default(), face.capabilities, face.client_info).into()
+pub(crate) fn looks_of(owner: Option<uuid::Uuid>, introduction: &Introduction<'_>) -> Arc<str> {
+    let client_info = introduction.client_info.map_or("", RawValue::get);
+    let mut owner_text = uuid::Uuid::encode_buffer();
+    let owner = owner.unwrap_or_default().simple().encode_lower(&mut owner_text);
+    [owner, introduction.capabilities.get(), client_info].join(" ").into()
 }
 
 /// The name of a level by its place.

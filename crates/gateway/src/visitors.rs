@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use cofer_mcp::Face;
-use cofer_mcp::era::STANDALONE_VERSION;
+use cofer_mcp::era::Introduction;
 
 use crate::project::Project;
 use crate::session::{Session, looks_of};
@@ -42,9 +41,13 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    pub(crate) fn begin(project: &Arc<Project>, owner: Option<uuid::Uuid>, face: Face) -> Self {
-        let known = project.visitors.kept().get_mut(&looks_of(owner, &face)).and_then(Vec::pop);
-        let session = known.unwrap_or_else(|| Arc::new(Session::new(owner, STANDALONE_VERSION, face)));
+    pub(crate) fn begin(
+        project: &Arc<Project>,
+        owner: Option<uuid::Uuid>,
+        introduction: &Introduction<'_>,
+    ) -> Self {
+        let known = project.visitors.kept().get_mut(&looks_of(owner, introduction)).and_then(Vec::pop);
+        let session = known.unwrap_or_else(|| Arc::new(Session::visiting(owner, introduction)));
         session.note_use();
         Self { session, project: Arc::downgrade(project) }
     }

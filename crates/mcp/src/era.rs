@@ -38,10 +38,11 @@ pub enum Era {
 
 /// What a request of the later era says of itself.
 #[derive(Debug)]
-pub struct Introduction {
-    pub protocol_version: String,
-    pub face: Face,
-    pub log_level: Option<String>,
+pub struct Introduction<'a> {
+    pub protocol_version: Cow<'a, str>,
+    pub capabilities: &'a RawValue,
+    pub client_info: Option<&'a RawValue>,
+    pub log_level: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -56,18 +57,17 @@ struct Meta<'a> {
     log_level: Option<Cow<'a, str>>,
 }
 
-impl Introduction {
-    /// `None` for a request that says nothing of itself, as those of the earlier era do.
-    pub fn read(params: Option<&RawValue>) -> Result<Option<Self>, RpcError> {
-        let Some(meta) = params
-            .filter(|params| params.get().contains(PREFIX))
-            .and_then(|params| raw::at(params, &["_meta"]))
-        else {
-            return Ok(None);
-        };
+/// Whether it is worth a look at what these parameters say of themselves: those of the earlier era say nothing.
+pub fn may_be_introduced(params: &RawValue) -> bool {
+    params.get().contains(PREFIX)
+}
+
+impl<'a> Introduction<'a> {
+    /// From a request's `_meta`. `None` for one that says nothing of itself, as those of the earlier era do.
+    pub fn read(meta: &'a RawValue) -> Result<Option<Self>, RpcError> {
         let bad = |what: &str| RpcError::new(INVALID_PARAMS, format!("`_meta` of the request: {what}"));
-        let meta: Meta<'_> = serde_json::from_str(meta.get()).map_err(|error| bad(&error.to_string()))?;
-        let Some(version) = meta.protocol_version else {
+        let meta: Meta<'a> = serde_json::from_str(meta.get()).map_err(|error| bad(&error.to_string()))?;
+        let Some(protocol_version) = meta.protocol_version else {
             return match meta.capabilities {
                 Some(_) => Err(bad(&format!("`{PROTOCOL_VERSION_KEY}` is missing"))),
                 None => Ok(None),
@@ -77,12 +77,15 @@ impl Introduction {
             meta.capabilities.filter(|capabilities| capabilities.get().starts_with('{')).ok_or_else(
                 || bad(&format!("`{CAPABILITIES_KEY}` is missing; a client that can do nothing says `{{}}`")),
             )?;
-        let face = Face {
-            capabilities: capabilities.to_owned(),
-            client_info: meta.client_info.map_or_else(|| Face::default().client_info, ToOwned::to_owned),
-        };
-        let (protocol_version, log_level) = (version.into_owned(), meta.log_level.map(Cow::into_owned));
-        Ok(Some(Self { protocol_version, face, log_level }))
+        let (client_info, log_level) = (meta.client_info, meta.log_level);
+        Ok(Some(Self { protocol_version, capabilities, client_info, log_level }))
+    }
+
+    pub fn face(&self) -> Face {
+        Face {
+            capabilities: self.capabilities.to_owned(),
+            client_info: self.client_info.map_or_else(|| Face::default().client_info, ToOwned::to_owned),
+        }
     }
 }
 
@@ -125,7 +128,7 @@ pub fn introduced(
 
 /// The parameters without what a request of the later era says of itself, for a server of the earlier one; the rest of `_meta` stays.
 pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
-    if !params.get().contains(PREFIX) {
+    if !may_be_introduced(&params) {
         return params;
     }
     let own = [PROTOCOL_VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY];
@@ -133,7 +136,7 @@ pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
     else {
         return params;
     };
-    let rest = fields.iter().filter(|(name, _)| !own.contains(&name.as_str()));
+    let rest = fields.iter().filter(|(name, _)| !own.contains(&&**name));
     let rest: Vec<_> = rest.map(|(name, value)| format!("{}:{value}", raw::quoted(name))).collect();
     raw::replaced(&params, meta, &format!("{{{}}}", rest.join(","))).unwrap_or(params)
 }
@@ -146,6 +149,10 @@ mod tests {
         RawValue::from_string(text.to_owned()).unwrap()
     }
 
+    fn read(params: &RawValue) -> Result<Option<Introduction<'_>>, RpcError> {
+        raw::at(params, &["_meta"]).map_or(Ok(None), Introduction::read)
+    }
+
     #[test]
     fn a_request_is_introduced_once_and_keeps_what_else_it_says() {
         let face = Face { capabilities: json("{}"), client_info: json(r#"{"name":"c"}"#) };
@@ -154,14 +161,14 @@ mod tests {
             [None, Some(r#"{"name":"x"}"#), Some(r#"{"_meta":{}}"#), Some(r#"{"_meta":{"progressToken":7}}"#)]
         {
             let once = introduced(params);
-            let said = Introduction::read(Some(&once)).unwrap().unwrap();
+            let said = read(&once).unwrap().unwrap();
             assert_eq!(
-                (said.protocol_version.as_str(), said.face.client_info.get()),
+                (&*said.protocol_version, said.face().client_info.get()),
                 ("2026-07-28", r#"{"name":"c"}"#)
             );
             assert_eq!(introduced(Some(once.get())).get(), once.get());
             let without = unintroduced(once.clone());
-            assert!(Introduction::read(Some(&without)).unwrap().is_none(), "{without}");
+            assert!(read(&without).unwrap().is_none(), "{without}");
             assert_eq!(without.get().contains("progressToken"), once.get().contains("progressToken"));
             let token = raw::at(&once, &["_meta", "progressToken"]).map(RawValue::get);
             assert_eq!(token, params.filter(|params| params.contains('7')).map(|_| "7"));
@@ -173,7 +180,7 @@ mod tests {
         let params = json(
             r#"{"_meta":{"io.modelcontextprotocol\/protocolVersion":"2026-07-28","io.modelcontextprotocol\/clientCapabilities":{}}}"#,
         );
-        assert!(Introduction::read(Some(&params)).unwrap().is_some());
+        assert!(read(&params).unwrap().is_some());
         assert_eq!(unintroduced(params).get(), r#"{"_meta":{}}"#);
     }
 
@@ -188,14 +195,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_who_says_nothing_is_of_the_earlier_era() {
-        assert!(Introduction::read(None).unwrap().is_none());
-        assert!(Introduction::read(Some(&json(r#"{"_meta":{"progressToken":1}}"#))).unwrap().is_none());
+        assert!(read(&json(r#"{"_meta":{"progressToken":1}}"#)).unwrap().is_none());
         for (meta, missing) in [
             (r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#, CAPABILITIES_KEY),
             (r#"{"io.modelcontextprotocol/clientCapabilities":{}}"#, PROTOCOL_VERSION_KEY),
             (r#"{"io.modelcontextprotocol/protocolVersion":1}"#, "invalid type"),
         ] {
-            let error = Introduction::read(Some(&json(&format!("{{\"_meta\":{meta}}}")))).unwrap_err();
+            let error = Introduction::read(&json(meta)).unwrap_err();
             assert!(error.code == INVALID_PARAMS && error.message.contains(missing), "{error:?}");
         }
     }

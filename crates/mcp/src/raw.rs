@@ -12,15 +12,27 @@ use serde_json::value::RawValue;
 
 /// The value at this path of field names, where there is one.
 pub fn at<'a>(json: &'a RawValue, path: &[&str]) -> Option<&'a RawValue> {
-    path.iter().try_fold(json, |object, name| field(object, name))
+    path.iter().try_fold(json, |object, name| several(object, [*name])[0])
+}
+
+/// The values of these fields of an object, in one look. The last of a name counts, as it does for most readers.
+pub fn several<'a, const N: usize>(object: &'a RawValue, names: [&str; N]) -> [Option<&'a RawValue>; N] {
+    let mut json = serde_json::Deserializer::from_str(object.get());
+    json.deserialize_map(Several(names)).unwrap_or([None; N])
 }
 
 /// The text at this path.
 pub fn text_at<'a>(json: &'a RawValue, path: &[&str]) -> Option<Cow<'a, str>> {
-    #[derive(serde::Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'a>>(at(json, path)?.get()).ok().map(|Text(text)| text)
+    text(at(json, path)?)
 }
+
+/// The text that this is.
+pub fn text(json: &RawValue) -> Option<Cow<'_, str>> {
+    serde_json::from_str(json.get()).ok().map(|Text(text)| text)
+}
+
+#[derive(serde::Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The same text with another value at this path; `None` where there is no such path.
 pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>> {
@@ -51,17 +63,18 @@ pub fn without(json: &RawValue, name: &str) -> Option<Box<RawValue>> {
 }
 
 /// Every field of an object, in its order.
-pub fn fields(json: &RawValue) -> Option<Vec<(String, &RawValue)>> {
+pub fn fields(json: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     struct Fields;
     impl<'de> Visitor<'de> for Fields {
-        type Value = Vec<(String, &'de RawValue)>;
+        type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            std::iter::from_fn(|| map.next_entry().transpose()).collect()
+            let entries = std::iter::from_fn(|| map.next_entry::<Text<'de>, _>().transpose());
+            entries.map(|entry| entry.map(|(Text(name), value)| (name, value))).collect()
         }
     }
     serde_json::Deserializer::from_str(json.get()).deserialize_map(Fields).ok()
@@ -76,54 +89,47 @@ pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The last of its name counts, as it does for most readers.
-fn field<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
-    let mut json = serde_json::Deserializer::from_str(object.get());
-    json.deserialize_map(Field(name)).ok().flatten()
-}
+struct Several<'n, const N: usize>([&'n str; N]);
 
-struct Field<'n>(&'n str);
-
-impl<'de> Visitor<'de> for Field<'_> {
-    type Value = Option<&'de RawValue>;
+impl<'de, const N: usize> Visitor<'de> for Several<'_, N> {
+    type Value = [Option<&'de RawValue>; N];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(is_it) = map.next_key_seed(Named(self.0))? {
-            if is_it {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
+        let mut found = [None; N];
+        while let Some(which) = map.next_key_seed(OneOf(&self.0))? {
+            match which {
+                Some(place) => found[place] = Some(map.next_value()?),
+                None => _ = map.next_value::<IgnoredAny>()?,
             }
         }
         Ok(found)
     }
 }
 
-/// Whether a key is this one.
-struct Named<'n>(&'n str);
+/// Which of these a key is, if it is one.
+struct OneOf<'n>(&'n [&'n str]);
 
-impl<'de> DeserializeSeed<'de> for Named<'_> {
-    type Value = bool;
+impl<'de> DeserializeSeed<'de> for OneOf<'_> {
+    type Value = Option<usize>;
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for Named<'_> {
-    type Value = bool;
+impl Visitor<'_> for OneOf<'_> {
+    type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field's name")
     }
 
-    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
-        Ok(key == self.0)
+    fn visit_str<E>(self, key: &str) -> Result<Option<usize>, E> {
+        Ok(self.0.iter().position(|name| *name == key))
     }
 }
 
@@ -158,6 +164,11 @@ mod tests {
         assert_eq!(at(&json, &["list"]).unwrap().get(), r#"[{"name":"inner"}]"#);
         assert!(text_at(&json, &["list"]).is_none());
         assert!(at(&raw("[1]"), &["name"]).is_none());
+        let [list, missing, name] = several(&json, ["list", "missing", "name"]);
+        assert_eq!(
+            (list.map(RawValue::get), missing.map(RawValue::get), name.map(RawValue::get)),
+            (Some(r#"[{"name":"inner"}]"#), None, Some("\"last\""))
+        );
     }
 
     #[test]

@@ -16,7 +16,6 @@ use cofer_gateway::alone::{self, Asked};
 use cofer_gateway::endpoint::{self, Exchange, Received};
 use cofer_gateway::{Caller, Next, Outbox, Project, Session};
 use cofer_mcp::client::FromClient;
-use cofer_mcp::era::Introduction;
 use cofer_mcp::lines::{Line, Lines};
 use cofer_mcp::message::{INVALID_REQUEST, Reply, RpcError, response};
 use cofer_mcp::raw;
@@ -130,11 +129,8 @@ impl Door {
             FromClient::Request { id, method, params } if method == "initialize" => {
                 return Some(self.open(id, *params));
             }
-            FromClient::Request { id, method, params } => match Introduction::read(*params) {
-                Ok(Some(introduction)) => {
-                    let asked = Asked { id, method, params: *params, introduction, owner: None };
-                    return self.take_alone(asked);
-                }
+            FromClient::Request { id, method, params } => match Asked::read(id, method, *params, None) {
+                Ok(Some(asked)) => return self.take_alone(&asked),
                 Ok(None) => {}
                 Err(error) => return Some(refused(id, error)),
             },
@@ -171,7 +167,7 @@ impl Door {
         }
     }
 
-    fn take_alone(&self, asked: Asked<'_>) -> Option<Bytes> {
+    fn take_alone(&self, asked: &Asked<'_>) -> Option<Bytes> {
         let id = asked.id.to_owned();
         let cancelled = CancellationToken::new();
         {
@@ -201,7 +197,7 @@ impl Door {
                 Err(error) => Some(refused(&id, error)),
             };
         }
-        let exchange = alone::receive(&self.project, &asked, caller());
+        let exchange = alone::receive(&self.project, asked, caller());
         self.begin(&id, exchange, cancelled, Some(forget))
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_mcp::era::Introduction;
 use cofer_model::{Namespacing, ProjectId, ServerId, SessionMode, ToolCallRecord};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -64,9 +63,8 @@ fn params(more: &Value) -> Box<RawValue> {
 }
 
 async fn called(project: &Arc<Project>, params: Box<RawValue>) -> Value {
-    let introduction = Introduction::read(Some(&params)).unwrap().unwrap();
     let id = raw(&json!(1));
-    let asked = Asked { id: &id, method: "tools/call", params: Some(&params), introduction, owner: None };
+    let asked = Asked::read(&id, "tools/call", Some(&params), None).unwrap().unwrap();
     let answer = receive(project, &asked, Caller::default()).answer.await.unwrap();
     serde_json::from_slice(&answer.message).unwrap()
 }

@@ -1,6 +1,7 @@
 //! Requests that stand alone (2026-07-28) at the same door: their headers repeat what is in them, and are held to it; leaving the
 //! stream of a request calls it off.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -69,7 +70,7 @@ pub(super) async fn post(
     }
     if asked.method == "subscriptions/listen" {
         let id = asked.id.to_owned();
-        return match alone::listen(&project, asked, caller) {
+        return match alone::listen(&project, &asked, caller) {
             Ok(listener) => listen(listener, id, app.stopping.clone()),
             Err(error) => refused(&id, error),
         };
@@ -82,18 +83,13 @@ fn check(project: &Project, asked: &Asked<'_>, headers: &HeaderMap) -> Result<()
     let version = &asked.introduction.protocol_version;
     expect(headers, &PROTOCOL_VERSION, version)?;
     expect(headers, &METHOD, asked.method)?;
-    let field = match asked.method {
-        "tools/call" | "prompts/get" => "name",
-        "resources/read" => "uri",
-        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
-        _ => return Ok(()),
-    };
-    let Some(name) = asked.params.and_then(|params| raw::text_at(params, &[field])) else {
+    let Some(field) = alone::name_field(asked.method) else { return Ok(()) };
+    let Some(name) = &asked.name else {
         return Err(RpcError::new(INVALID_PARAMS, format!("`{field}` is missing, or is no text")));
     };
-    expect(headers, &NAME, &name)?;
+    expect(headers, &NAME, name)?;
     if asked.method == "tools/call" {
-        check_params(project, &name, asked.params, headers)?;
+        check_params(project, name, asked.params, headers)?;
     }
     Ok(())
 }
@@ -142,14 +138,14 @@ fn mismatch(name: &str, shown: Option<&str>, meant: Option<&str>) -> RpcError {
 }
 
 /// As it is, or unwrapped.
-fn decoded(name: &str, value: &HeaderValue) -> Result<String, RpcError> {
+fn decoded<'a>(name: &str, value: &'a HeaderValue) -> Result<Cow<'a, str>, RpcError> {
     let bad = || RpcError::new(HEADER_MISMATCH, format!("Header mismatch: the header {name} cannot be read"));
     let text = value.to_str().map_err(|_| bad())?;
     let Some(wrapped) = text.strip_prefix("=?base64?").and_then(|text| text.strip_suffix("?=")) else {
-        return Ok(text.to_owned());
+        return Ok(text.into());
     };
     let bytes = BASE64.decode(wrapped.as_bytes()).map_err(|_| bad())?;
-    String::from_utf8(bytes).map_err(|_| bad())
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| bad())
 }
 
 async fn answer(exchange: Exchange, takes_streams: bool) -> Response {

@@ -25,7 +25,6 @@ use cofer_gateway::alone::Asked;
 use cofer_gateway::endpoint::{self, Answered, Exchange, HANDSHAKE_VERSIONS, Received};
 use cofer_gateway::{Caller as Recorded, Next, Outbox, Project, Reading, Session};
 use cofer_mcp::client::FromClient;
-use cofer_mcp::era::Introduction;
 use cofer_mcp::message::{Reply, RpcError, response};
 use cofer_model::project::DEFAULT_PROJECT;
 use cofer_model::{Kind, Reference};
@@ -129,6 +128,7 @@ async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) ->
         Ok(message) => message,
         Err(error) => return Ok(refused(&error)),
     };
+    let owner = visitor.caller.owner();
     let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match &message {
         FromClient::Request { id, method, params }
@@ -136,11 +136,9 @@ async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) ->
         {
             return open(app, &visitor, id, *params).await;
         }
-        FromClient::Request { id, method, params } => match Introduction::read(*params) {
-            Ok(Some(introduction)) => {
+        FromClient::Request { id, method, params } => match Asked::read(id, method, *params, owner) {
+            Ok(Some(asked)) => {
                 let project = project_of(app, &visitor).await?;
-                let owner = visitor.caller.owner();
-                let asked = Asked { id, method, params: *params, introduction, owner };
                 return Ok(alone::post(app, project, asked, &headers, caller).await);
             }
             Ok(None) if alone::is_meant(&headers) => return Ok(alone::unintroduced(id)),
