@@ -146,14 +146,15 @@ impl Served {
         resident_kib(self.pid())
     }
 
-    /// What it has used of the processors so far; the kernel counts in hundredths of a second.
+    /// What its threads have used of the processors so far.
     pub fn processor_micros(&self) -> f64 {
-        let pid = self.pid();
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its figures");
-        let after_name = stat.rsplit(") ").next().expect("fields");
-        let ticks: f64 =
-            after_name.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<f64>().expect("a number")).sum();
-        ticks * 10_000.0
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        // One that has ended since it was listed is left out.
+        let used =
+            tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
+        used.map(|text| text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("a number"))
+            .sum::<f64>()
+            / 1e3
     }
 
     /// SIGTERM, and its end. Gives back the data.

@@ -168,6 +168,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
         stream: stream.clone(),
         caller,
         method: asked.method.to_owned(),
+        name: asked.name.as_deref().map(ToOwned::to_owned),
         params,
     };
     let call: BoxFuture<'static, Answer> = match asked.method {
@@ -285,6 +286,7 @@ pub fn listen(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Resu
                 session: session.clone(),
                 caller: caller.clone(),
                 method: "resources/subscribe".to_owned(),
+                name: None,
                 params,
             };
             if let Err(error) = request.answer().await {

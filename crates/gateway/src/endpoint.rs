@@ -163,6 +163,7 @@ pub fn receive(
                 stream: session.stream(),
                 caller,
                 method: method.into_owned(),
+                name: None,
                 params: params.map(ToOwned::to_owned),
             };
             Received::Exchange(exchange(request, id.to_owned()))
@@ -209,6 +210,8 @@ pub(crate) struct Request {
     pub stream: Arc<Outbox>,
     pub caller: Caller,
     pub method: String,
+    /// What it is about, if somebody has looked already.
+    pub name: Option<String>,
     pub params: Option<Box<RawValue>>,
 }
 
@@ -256,7 +259,7 @@ impl Request {
     }
 
     async fn call_tool(&mut self) -> Answer {
-        let name = self.text(&["name"])?;
+        let name = self.name.take().map_or_else(|| self.text(&["name"]), Ok)?;
         let params = self.params.take().unwrap_or_else(empty_object);
         let client = Some(Client { session: &self.session, stream: &self.stream });
         let outcome = self.project.call_tool_for(&name, params, None, &self.caller, client).await;

@@ -32,3 +32,8 @@ fn start() -> Start {
 async fn serving() -> App {
     start().serve().await
 }
+
+/// What a longer run is told by a variable, such as how long.
+fn told(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().unwrap())
+}

@@ -265,8 +265,10 @@ async fn sessions_that_nobody_uses_end_and_a_stream_that_is_read_keeps_its_own()
     gate.stop().await;
 }
 
+/// `COFER_TEST_WAVES=500` for a hundred thousand of them.
 #[tokio::test]
 async fn two_hundred_clients_that_come_and_vanish_leave_nothing() {
+    let waves = crate::told("COFER_TEST_WAVES").unwrap_or(2);
     let gate = Gate::started(|start| start.arg("--session-idle-ms=1000")).await;
     gate.misbehaving("server", &[]).await;
     let first = gate.client().await;
@@ -307,16 +309,25 @@ async fn two_hundred_clients_that_come_and_vanish_leave_nothing() {
     let cancelled = async || {
         let seen = gate.text("cancel_seen", json!({})).await;
         let seen: Value = serde_json::from_str(&seen).unwrap();
-        seen["cancelled"].as_array().map_or(0, Vec::len)
+        seen["cancelled"].as_array().map_or(0, Vec::len) as u64
     };
     until("fifty calls that were called off", async || cancelled().await == 50).await;
     let (descriptors, memory) = (Descriptors::of(gate.app.pid()), gate.app.resident_bytes());
-    for _ in 0..2 {
+    let (open_before, began) = (descriptors.count(), Instant::now());
+    for _ in 0..waves {
         wave().await;
     }
-    until("all calls that were called off", async || cancelled().await == 150).await;
+    let took = began.elapsed();
+    until("all calls that were called off", async || cancelled().await == 50 * (waves + 1)).await;
     descriptors.assert_grown_by_at_most(25);
-    let grown = gate.app.resident_bytes().saturating_sub(memory);
+    let memory_after = gate.app.resident_bytes();
+    println!(
+        "{waves} waves of 200 clients in {took:?}; descriptors {open_before} → {}; memory {} → {} KiB",
+        descriptors.count(),
+        memory >> 10,
+        memory_after >> 10
+    );
+    let grown = memory_after.saturating_sub(memory);
     assert!(grown < 24 << 20, "{grown} bytes more");
     until_seen("no session", async || {
         let page = gate.app.get("/metrics").await.text;

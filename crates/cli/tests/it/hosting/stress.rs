@@ -11,10 +11,6 @@ use serde_json::{Value, json};
 
 use super::{Host, MISBEHAVING, SERVERS};
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |value| value.parse().unwrap())
-}
-
 fn names(prefix: &str, count: usize) -> Vec<String> {
     (1..=count).map(|n| format!("{prefix}-{n}")).collect()
 }
@@ -98,7 +94,7 @@ async fn crash(host: &Host, name: &str, from: u64, times: u64) {
 /// `COFER_TEST_CYCLES=1000` for the long one.
 #[expect(clippy::print_stdout, reason = "the figures are what a long run is made for")]
 async fn crashes_pile_nothing_up(provider: &'static str) {
-    let cycles = number("COFER_TEST_CYCLES", 12);
+    let cycles = crate::told("COFER_TEST_CYCLES").unwrap_or(12);
     // The first ones fill what is kept: caches, logs, the history.
     let warm_up = cycles / 4;
     let settings = "[crash_loop]\nthreshold = 1000000\n";

@@ -110,10 +110,6 @@ impl Dice {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
-    Some(std::env::var(variable).ok()?.parse().unwrap())
-}
-
 #[tokio::test]
 async fn whenever_it_is_killed_what_was_acknowledged_is_so_and_nothing_is_there_twice() {
     let Some(mut host) = Host::configured("docker", SETTINGS).await else { return };
@@ -121,8 +117,9 @@ async fn whenever_it_is_killed_what_was_acknowledged_is_so_and_nothing_is_there_
         return;
     }
     let by_the_clock = std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
-    let seed = number("COFER_TEST_SEED").unwrap_or(by_the_clock.into());
-    let end = Instant::now() + Duration::from_secs(number("COFER_TEST_SECONDS").unwrap_or(SECONDS_DEFAULT));
+    let seed = crate::told("COFER_TEST_SEED").unwrap_or(by_the_clock.into());
+    let end =
+        Instant::now() + Duration::from_secs(crate::told("COFER_TEST_SECONDS").unwrap_or(SECONDS_DEFAULT));
     println!("COFER_TEST_SEED={seed}");
     let mut dice = Dice(seed);
     let mut fates: BTreeMap<&str, Fate> =
