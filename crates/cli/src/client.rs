@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use cofer_model::Kind;
+use cofer_model::project::DEFAULT_PROJECT;
 use cofer_server::data_dir;
 use cofer_server::settings::{any_path, default_data_dir};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
@@ -94,6 +95,28 @@ impl Target {
     #[must_use]
     pub fn without_url(self) -> Self {
         Self { url: None, ..self }
+    }
+
+    /// What tells another process on this machine, which has none of our variables, where the same server is.
+    pub fn as_arguments(&self) -> Result<Vec<String>, Failure> {
+        let given = self.url.clone().filter(|url| !url.is_empty());
+        if given.or_else(|| variable("COFER_URL")).is_some() {
+            let message = "a server at an address wants a token, which a program that is started has no place for; give `--http` too, or leave out `--url` and COFER_URL";
+            return Err(Failure::new(Kind::Invalid, message));
+        }
+        let usual = default_data_dir(&variable);
+        let Some(dir) = self.data_dir.clone().filter(|dir| !dir.as_os_str().is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let dir = std::path::absolute(dir).map_err(Failure::internal)?;
+        if usual.as_ref() == Some(&dir) {
+            return Ok(Vec::new());
+        }
+        let dir = dir.into_os_string().into_string().map_err(|dir| {
+            let message = format!("the data directory {} is not UTF-8; name another", dir.display());
+            Failure::new(Kind::Invalid, message)
+        })?;
+        Ok(vec!["--data-dir".to_owned(), dir])
     }
 
     fn named(&self, http: reqwest::ClientBuilder, url: &str) -> Result<Client, Failure> {
@@ -189,6 +212,14 @@ impl Client {
         }
         let body = response.bytes().await.map_err(|error| self.no_answer(&error))?;
         Err(self.failed(&body))
+    }
+
+    /// Where clients find a project's MCP endpoint.
+    pub fn mcp_address(&self, project: &str) -> Result<Url, Failure> {
+        if project == DEFAULT_PROJECT {
+            return below(&self.url, &["mcp"]);
+        }
+        below(&self.url, &["projects", project, "mcp"])
     }
 
     /// The MCP endpoint of a project, for whoever speaks to it directly.

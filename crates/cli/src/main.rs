@@ -51,6 +51,8 @@ enum Command {
     Chat(Box<chat::Chat>),
     Import(declared::Import),
     Apply(declared::Apply),
+    /// MCP clients: Cofer in their configuration
+    Client(commands::client::Client),
     /// What servers keep on disk
     Volume(volume::Volume),
     /// Ways to run a sandbox
@@ -105,6 +107,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Chat(chat) => chat.run(format).await?,
             Command::Import(import) => import.run(format).await?,
             Command::Apply(apply) => apply.run(format).await?,
+            Command::Client(client) => client.run(format).await?,
             Command::Volume(volume) => volume.run(format).await?,
             Command::Provider(provider) => provider.run(format).await?,
             Command::Project(project) => project.run(format).await?,

@@ -8,6 +8,7 @@ use crate::output::{Format, print_line};
 pub mod call;
 pub mod calls;
 pub mod chat;
+pub mod client;
 pub mod completions;
 pub mod declared;
 pub mod doctor;

@@ -58,6 +58,16 @@ async fn every_verb_of_environments_is_explained() {
     );
 }
 
+#[tokio::test]
+async fn every_client_that_is_known_is_explained() {
+    let guide = document("docs/clients.md");
+    let clients = start().cofer(&["client", "ls", "--json"]).await.json();
+    for client in clients.as_array().unwrap() {
+        let (name, title) = (client["client"].as_str().unwrap(), client["title"].as_str().unwrap());
+        assert!(guide.contains(&format!("| `{name}` | {title} |")), "{name} is not in docs/clients.md");
+    }
+}
+
 #[test]
 fn every_room_is_on_the_map() {
     let map = document("ARCHITECTURE.md");

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent;
+mod client_install;
 mod command_line;
 mod databases;
 mod doctor;
