@@ -1,11 +1,14 @@
 //! `/api/v1/projects/:project/tool-calls`: what was called, newest first.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::Response;
 use cofer_model::{CallFilter, CallId, CallStatus, Moment, Project, RunId, ToolCallRecord};
 use cofer_store::CallCursor;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::project;
@@ -15,6 +18,9 @@ use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Path, Query};
 use crate::http::paging::{Cursor, Limit};
+
+/// How long calls that have ended are waited for to be in the record.
+const RECORDED_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +122,10 @@ pub(super) async fn page(
     limit: Limit,
 ) -> Result<Response, ApiError> {
     let cursor = cursor.map(Cursor::read).transpose()?;
+    if cursor.is_none() {
+        // Who was answered finds the call here. A database that does not keep up says so itself.
+        let _ = timeout(RECORDED_MAX, app.gateway.recorded()).await;
+    }
     let after = cursor.map(|at| CallCursor { created_at: at.created_at, id: CallId(at.id) });
     let found = app.store.tool_calls(project.id, filter, after, limit.and_one_more()).await?;
     let end = |last: &ToolCallRecord| Cursor { created_at: last.created_at, id: last.id.0 }.write();

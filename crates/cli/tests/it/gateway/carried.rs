@@ -238,3 +238,16 @@ async fn a_call_that_a_client_calls_off_is_called_off_at_the_server() {
     assert_eq!(gate.recorded("hang").await["status"], "cancelled");
     gate.stop().await;
 }
+
+#[tokio::test]
+async fn who_was_answered_finds_the_call_in_the_record() {
+    let gate = Gate::new().await;
+    gate.misbehaving("server", &[]).await;
+    let client = gate.client().await;
+    for count in 1..=5 {
+        client.tool("echo", json!({"text": "x"})).await;
+        let calls = gate.app.get("/api/v1/projects/default/tool-calls?tool=echo").await.json();
+        assert_eq!(calls.as_array().unwrap().len(), count, "{calls}");
+    }
+    gate.stop().await;
+}
