@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_model::{CallStatus, RunStatus, Speaker, Usage};
+use cofer_testkit::until;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -320,7 +321,7 @@ async fn a_turn_is_cancelled_in_the_middle_of_a_call() {
         let (stage, stop) = (stage.clone(), stop.clone());
         async move { stage.turn_until(wishes(), &stop).await }
     });
-    tokio::time::sleep(Duration::from_mins(1)).await;
+    until("the call", async || stage.story().ends_with("call write in step 1")).await;
     stop.cancel();
     let outcome = turn.await.unwrap();
     assert_eq!((outcome.status, outcome.reason.as_str()), (RunStatus::Cancelled, "cancelled"));

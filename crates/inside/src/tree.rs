@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -80,14 +81,19 @@ impl Relative {
 pub struct Asked(HashSet<(Pid, u64, [u8; NAME_BYTES])>);
 
 impl Asked {
-    pub fn to_end(&mut self, processes: impl IntoIterator<Item = Relative>) {
+    /// Asks who has not been asked yet; from `kill_at` on, everybody is killed instead. Tells whether it has come to that.
+    pub fn to_end_by(&mut self, kill_at: Instant, processes: impl IntoIterator<Item = Relative>) -> bool {
+        let is_over = kill_at <= Instant::now();
         for process in processes {
-            if self.0.insert((process.pid, process.started, process.name)) {
+            if is_over {
+                process.signal(Signal::KILL);
+            } else if self.0.insert((process.pid, process.started, process.name)) {
                 process.signal(Signal::TERM);
                 // What is stopped hears nothing else.
                 process.signal(Signal::CONT);
             }
         }
+        is_over
     }
 }
 

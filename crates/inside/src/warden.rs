@@ -192,14 +192,8 @@ impl Watch {
 
     /// Asks who is left, or kills them when their time is over.
     fn end_who_is_left(&mut self) {
-        let Some(ending) = &mut self.ending else { return };
-        let family = self.tree.members();
-        if ending.kill_at > Instant::now() {
-            return ending.asked.to_end(family);
-        }
-        ending.killed = true;
-        for process in family {
-            process.signal(Signal::KILL);
+        if let Some(ending) = &mut self.ending {
+            ending.killed |= ending.asked.to_end_by(ending.kill_at, self.tree.members());
         }
     }
 

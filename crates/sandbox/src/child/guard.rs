@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use cofer_inside::tree::{self, Asked};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use super::ChildSpec;
@@ -140,13 +140,8 @@ impl Watch {
 
     /// Asks who is left, or kills them when their time is over.
     fn end_who_is_left(&mut self) {
-        let Some(kill_at) = self.kill_at else { return };
-        let family = tree::descendants_of(rustix::process::getpid());
-        if kill_at > Instant::now() {
-            return self.asked.to_end(family);
-        }
-        for process in family {
-            process.signal(Signal::KILL);
+        if let Some(kill_at) = self.kill_at {
+            self.asked.to_end_by(kill_at, tree::descendants_of(rustix::process::getpid()));
         }
     }
 
