@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cofer_mcp::era::{
     Introduction, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION, may_be_introduced,
@@ -123,7 +124,8 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
             let (stream, from, project) = (running.stream.clone(), running.told, project.clone());
             let answer = Box::pin(async move {
                 let reply = running.drive(&project).await.unwrap_or_else(Reply::Error);
-                Some(Answered::to(&id, &translate::for_standalone(&method, reply)))
+                let lifetime = List::of(&method).map_or(Duration::ZERO, |list| project.lifetime(list));
+                Some(Answered::to(&id, &translate::for_standalone(&method, reply, lifetime)))
             });
             Exchange { stream, from, answer }
         }

@@ -3,11 +3,12 @@
 //! It is made anew when anything it is made of changes, and read by everybody meanwhile: the pages that clients get are already written.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use cofer_mcp::mirror::Mirrored;
 use cofer_mcp::raw;
-use cofer_model::Namespacing;
+use cofer_model::{Namespacing, ServerId};
 use serde_json::value::RawValue;
 
 use crate::lists::{Items, List};
@@ -32,6 +33,13 @@ impl Answerer {
             Self::Native(_) => NATIVE,
         }
     }
+
+    fn server_id(&self) -> Option<ServerId> {
+        match self {
+            Self::Server(upstream) => Some(upstream.entry.id),
+            Self::Native(_) => None,
+        }
+    }
 }
 
 /// Where a call of this name goes.
@@ -51,10 +59,45 @@ pub struct ListedTool {
     pub name: String,
     pub server: String,
     /// To the letter as its server describes it.
-    pub raw: Box<RawValue>,
+    pub raw: Arc<RawValue>,
     pub enabled: bool,
     /// The server whose tool of the same name answers instead.
     pub shadowed_by: Option<String>,
+}
+
+/// Two servers offer a tool of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Warning {
+    /// The one that is hidden, and the one that answers.
+    pub about: [Option<ServerId>; 2],
+    tool: String,
+    servers: [String; 2],
+    /// What leads to the hidden one.
+    qualified: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tool, servers: [hidden, by], qualified, .. } = self;
+        write!(
+            f,
+            "`{tool}` is offered by `{hidden}` and by `{by}`; `{by}` answers, and `{qualified}` leads to the other"
+        )
+    }
+}
+
+impl Warning {
+    /// All that these say of one pair of servers, in few words.
+    pub(crate) fn summary(warnings: &[&Self]) -> String {
+        let [first, .., last] = warnings else { return warnings.iter().map(ToString::to_string).collect() };
+        let Self { servers: [hidden, by], qualified, .. } = first;
+        format!(
+            "{} tools, from `{}` to `{}`, are offered by `{hidden}` and by `{by}`; `{by}` answers, and names like `{qualified}` lead to the others",
+            warnings.len(),
+            first.tool,
+            last.tool
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -63,7 +106,7 @@ pub(crate) struct Catalogue {
     pub tools: Vec<ListedTool>,
     /// The answer to `tools/list`, page by page.
     pages: Vec<Box<RawValue>>,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// How many servers' lists it is made of.
     pub listed: usize,
 }
@@ -120,23 +163,25 @@ impl Catalogue {
         let route = Route { answerer: answerer.clone(), name: tool.key.as_str().into(), mirrored };
         let qualified = names::qualified(answerer.server_name(), &tool.key);
         self.routes.entry(qualified).or_insert_with(|| route.clone());
-        let shadowed_by = offer.shadowed_by.map(|by| answerers[by].0.server_name().to_owned());
-        match &shadowed_by {
+        let shadowed_by = offer.shadowed_by.map(|by| &answerers[by].0);
+        match shadowed_by {
             None => {
                 self.routes.insert(offer.name.clone(), route);
                 offered.push(renamed(&tool.raw, &tool.key, &offer.name));
             }
             Some(by) => {
-                let server = answerer.server_name();
-                let qualified = &offer.name;
-                let key = &tool.key;
-                self.warnings.push(format!(
-                    "`{key}` is offered by `{server}` and by `{by}`; `{by}` answers, and `{qualified}` leads to the other"
-                ));
+                let servers = [answerer, by];
+                self.warnings.push(Warning {
+                    about: servers.map(Answerer::server_id),
+                    tool: tool.key.clone(),
+                    servers: servers.map(|server| server.server_name().to_owned()),
+                    qualified: offer.name.clone(),
+                });
             }
         }
         let server = answerer.server_name().to_owned();
         let name = if shadowed_by.is_some() { tool.key.clone() } else { offer.name.clone() };
+        let shadowed_by = shadowed_by.map(|by| by.server_name().to_owned());
         self.tools.push(ListedTool { name, server, raw: tool.raw.clone(), enabled: true, shadowed_by });
     }
 

@@ -19,6 +19,8 @@ use crate::upstream::{Change, Upstream};
 
 #[derive(Debug)]
 pub(crate) struct Desk {
+    /// Tells apart the questions of servers that count alike.
+    number: u64,
     upstream: Weak<Upstream>,
     whose: Whose,
     calls: Mutex<HashMap<u64, Call>>,
@@ -71,7 +73,7 @@ pub(crate) fn next_number() -> u64 {
 
 impl Desk {
     pub(crate) fn new(upstream: Weak<Upstream>, whose: Whose) -> Self {
-        Self { upstream, whose, calls: Mutex::default() }
+        Self { number: next_number(), upstream, whose, calls: Mutex::default() }
     }
 
     pub(crate) fn whose(&self) -> &Whose {
@@ -130,6 +132,16 @@ impl Desk {
         }
     }
 
+    /// The server takes back a question. The client knows it by another number; one that nobody waits for is nobody's.
+    fn called_off(&self, params: &RawValue) {
+        let Some(id) = raw::at(params, &["requestId"]) else { return };
+        let mut clients: Vec<_> = self.calls().values().map(|call| call.session.clone()).collect();
+        if let Whose::Session(client) = &self.whose {
+            clients.extend(client.upgrade());
+        }
+        clients.iter().any(|client| client.called_off(self.number, id, params));
+    }
+
     /// To everybody with a call under way; if there is nobody, to whoever may want to know.
     fn pass_on(&self, said: &Notification) {
         let level = said.params.as_deref().and_then(|params| raw::text_at(params, &["level"]));
@@ -167,6 +179,9 @@ impl Ear for Desk {
             "notifications/progress" => {
                 return said.params.as_deref().map_or((), |params| self.progress(params));
             }
+            "notifications/cancelled" => {
+                return said.params.as_deref().map_or((), |params| self.called_off(params));
+            }
             "notifications/tools/list_changed" => Change::Tools,
             "notifications/prompts/list_changed" => Change::Prompts,
             "notifications/resources/list_changed" => Change::Resources,
@@ -188,8 +203,8 @@ impl Ear for Desk {
             upstream.note_question();
         }
         match self.place() {
-            Place::Call(call) => call.session.ask(&call.stream, question),
-            Place::Client(session) => session.ask(&session.general, question),
+            Place::Call(call) => call.session.ask(Some(self.number), &call.stream, question),
+            Place::Client(session) => session.ask(Some(self.number), &session.general, question),
             Place::Nobody if question.method == "roots/list" => {
                 let none = RawValue::from_string(r#"{"roots":[]}"#.to_owned());
                 question.answer(Reply::Result(none.unwrap_or_else(|_| RawValue::NULL.to_owned())));

@@ -180,6 +180,13 @@ fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<
                 session.cancel_call(id.get());
             }
         }
+        // Of what it was asked, under the number of the question.
+        "notifications/progress" => {
+            let number = params.and_then(|params| raw::at(params, &["progressToken"])?.get().parse().ok());
+            if let (Some(number), Some(params)) = (number, params) {
+                session.is_at(number, params);
+            }
+        }
         // Whatever else a client says of itself is for those who talk to this client alone.
         _ => project.upstreams().iter().for_each(|upstream| upstream.pass_down(session, method, params)),
     }

@@ -76,7 +76,10 @@ pub trait Registry: Send + Sync + fmt::Debug + 'static {
     async fn project(&self, id: ProjectId) -> Result<Option<ProjectEntry>, String>;
 
     /// What a server offers now. Kept for the next life; must not wait.
-    fn tools_found(&self, project: ProjectId, server: ServerId, tools: Vec<Box<RawValue>>);
+    fn tools_found(&self, project: ProjectId, server: ServerId, tools: Vec<Arc<RawValue>>);
+
+    /// Something about a server that people should know. Must not wait.
+    fn warned(&self, server: ServerId, warning: &str);
 
     /// Comes back when everything found so far is kept.
     async fn settled(&self);

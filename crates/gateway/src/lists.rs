@@ -18,6 +18,8 @@ use crate::dial::Dialled;
 const PAGES_MAX: usize = 1000;
 const ITEMS_MAX: usize = 50_000;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// No list is taken for good for longer, whatever its server says.
+const LIFETIME_MAX: Duration = Duration::from_hours(1);
 /// A refusal within this time is one worth waiting for.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,13 @@ impl List {
             Self::Resources => "resources/list",
             Self::Templates => "resources/templates/list",
         }
+    }
+
+    /// The list that this method asks for.
+    pub(crate) fn of(method: &str) -> Option<Self> {
+        [Self::Tools, Self::Prompts, Self::Resources, Self::Templates]
+            .into_iter()
+            .find(|list| list.method() == method)
     }
 
     /// The field of the answer that has the items.
@@ -73,7 +82,7 @@ impl List {
 pub struct Item {
     /// Its name or address; empty where the server gave none, and then nobody can ask for it.
     pub key: String,
-    pub raw: Box<RawValue>,
+    pub raw: Arc<RawValue>,
     /// Arguments of a tool that its calls repeat in headers.
     pub mirrored: Arc<[Mirrored]>,
 }
@@ -88,7 +97,7 @@ impl Item {
             key.clear();
             Arc::default()
         });
-        Self { key, raw, mirrored }
+        Self { key, raw: raw.into(), mirrored }
     }
 }
 
@@ -106,6 +115,8 @@ pub(crate) struct Kept(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     items: Option<Items>,
+    /// How long its server takes what it said for good; none where it did not say.
+    good_until: Option<Instant>,
     asked: Option<Asked>,
     /// It was waited for in vain: who asks next does not wait again, and hears of it when it comes.
     is_silent: bool,
@@ -131,6 +142,15 @@ impl Kept {
         let mut state = self.state();
         state.items = Some(items);
         state.is_silent = false;
+    }
+
+    pub(crate) fn set_lifetime(&self, lifetime: Option<Duration>) {
+        self.state().good_until = lifetime.map(|lifetime| Instant::now() + lifetime.min(LIFETIME_MAX));
+    }
+
+    /// How much longer it is good; none where its server did not say.
+    pub(crate) fn lifetime(&self) -> Option<Duration> {
+        self.state().good_until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
     /// What the server answers, waited for this long at most, counted from when it was asked. `ask` starts asking it, which goes on
@@ -188,31 +208,33 @@ pub(crate) enum ListError {
     Endless { method: &'static str },
 }
 
-/// Fetches all pages. A server that does not offer this kind offers none.
-pub(crate) async fn fetch(dialled: &Dialled, list: List) -> Result<Items, ListError> {
+/// Fetches all pages, and for how long the shortest-lived of them is good. A server that does not offer this kind offers none.
+pub(crate) async fn fetch(dialled: &Dialled, list: List) -> Result<(Items, Option<Duration>), ListError> {
+    let none = || (Items::from([]), Some(LIFETIME_MAX));
     let offers = |capabilities: &serde_json::Value| capabilities.get(list.capability()).is_some();
     if !dialled.hands.capabilities.as_ref().is_none_or(offers) {
-        return Ok(Arc::new([]));
+        return Ok(none());
     }
     let method = list.method();
-    let (mut items, mut cursor) = (Vec::new(), None::<String>);
+    let (mut items, mut cursor, mut lifetime) = (Vec::new(), None::<String>, Some(LIFETIME_MAX));
     for _ in 0..PAGES_MAX {
         let params = cursor.as_deref().map(|cursor| format!("{{\"cursor\":{}}}", raw::quoted(cursor)));
         let params = params.and_then(|params| RawValue::from_string(params).ok());
         let params = dialled.dressed(params, &Face::default(), None);
         let page = match dialled.pump.call_aside(method, params, PAGE_TIMEOUT).await {
             Ok(Reply::Result(page)) => page,
-            Ok(Reply::Error(error)) if error.code == METHOD_NOT_FOUND => return Ok(Arc::new([])),
+            Ok(Reply::Error(error)) if error.code == METHOD_NOT_FOUND => return Ok(none()),
             Ok(Reply::Error(error)) => return Err(ListError::Refused { method, message: error.message }),
             Err(error) => return Err(ListError::NoAnswer { method, error }),
         };
         let next = take_page(list, &page, &mut items)?;
+        lifetime = lifetime.zip(lifetime_of(&page)).map(|(one, other)| one.min(other));
         match next {
             None => {
                 if list == List::Tools {
                     dialled.held.learn_tools(&items);
                 }
-                return Ok(items.into());
+                return Ok((items.into(), lifetime));
             }
             Some(next) if items.len() <= ITEMS_MAX && cursor.as_ref() != Some(&next) => cursor = Some(next),
             Some(_) => return Err(ListError::Endless { method }),
@@ -228,4 +250,8 @@ fn take_page(list: List, page: &RawValue, items: &mut Vec<Item>) -> Result<Optio
     let Page(page_items) = page_items.ok_or(ListError::NoList { method: list.method() })?;
     items.extend(page_items.into_iter().map(|item| Item::read(list, item.to_owned())));
     Ok(raw::text_at(page, &["nextCursor"]).map(std::borrow::Cow::into_owned))
+}
+
+fn lifetime_of(page: &RawValue) -> Option<Duration> {
+    raw::at(page, &["ttlMs"])?.get().parse().ok().map(Duration::from_millis)
 }

@@ -1,6 +1,6 @@
 //! One project: its servers in registration order, its catalogue, its clients.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalogue::{Answerer, Catalogue, ListedTool, Route};
+use crate::catalogue::{Answerer, Catalogue, ListedTool, Route, Warning};
 use crate::desk::Desk;
 use crate::lists::{Item, Items, List};
 use crate::session::{Session, level_name};
@@ -156,9 +156,7 @@ impl Project {
             let mut current = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *current, catalogue.clone())
         };
-        for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
-            tracing::warn!(project = %name, "project {name}: {warning}");
-        }
+        self.warn(&name, &catalogue, &old);
         if !old.offers_the_same(&catalogue) {
             // To who has never asked, nothing has changed.
             self.each_session(|session| {
@@ -166,6 +164,19 @@ impl Project {
                     session.tell("notifications/tools/list_changed", None);
                 }
             });
+        }
+    }
+
+    /// Tells of names that two servers share, once for each pair of servers.
+    fn warn(&self, project: &str, catalogue: &Catalogue, old: &Catalogue) {
+        let mut told: BTreeMap<_, Vec<&Warning>> = BTreeMap::new();
+        for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
+            told.entry(warning.about).or_default().push(warning);
+        }
+        for (about, warnings) in told {
+            let text = Warning::summary(&warnings);
+            tracing::warn!(%project, "project {project}: {text}");
+            about.into_iter().flatten().for_each(|server| self.house.registry.warned(server, &text));
         }
     }
 
@@ -211,6 +222,11 @@ impl Project {
         (there, missing)
     }
 
+    /// How long clients may keep this list: as long as the shortest-lived of its parts is good.
+    pub(crate) fn lifetime(&self, list: List) -> Duration {
+        self.upstreams().iter().map(|upstream| upstream.lifetime(list)).min().unwrap_or_default()
+    }
+
     /// The catalogue after everybody had a chance to say what they offer.
     pub(crate) async fn whole_catalogue(&self) -> (Arc<Catalogue>, Vec<Missing>) {
         let all_known = self.upstreams().iter().all(|upstream| upstream.known(List::Tools).is_some());
@@ -227,7 +243,8 @@ impl Project {
     /// Every tool, for people.
     pub async fn tools(&self) -> Listing {
         let (catalogue, missing) = self.whole_catalogue().await;
-        Listing { tools: catalogue.tools.clone(), missing, warnings: catalogue.warnings.clone() }
+        let warnings = catalogue.warnings.iter().map(ToString::to_string).collect();
+        Listing { tools: catalogue.tools.clone(), missing, warnings }
     }
 
     /// Whether this tool's calls are for a person to see.

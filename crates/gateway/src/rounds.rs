@@ -113,7 +113,7 @@ async fn answers(client: Client<'_>, requests: &RawValue) -> Result<String, RpcE
         let method = raw::text_at(request, &["method"]).unwrap_or_default().into_owned();
         let params = raw::at(request, &["params"]).map(ToOwned::to_owned);
         let (question, answer) = Question::on_behalf(method, params);
-        client.session.ask(client.stream, question);
+        client.session.ask(None, client.stream, question);
         async move { (key, answer.await) }
     });
     let replies = timeout(QUESTION_PATIENCE, join_all(asked.collect::<Vec<_>>())).await;

@@ -60,7 +60,7 @@ pub struct Session {
 
 #[derive(Debug)]
 struct Open {
-    questions: HashMap<u64, (Question, Instant)>,
+    questions: HashMap<u64, Pending>,
     last_answer: Option<Instant>,
     calls: HashMap<Arc<str>, CancellationToken>,
     streams: VecDeque<Arc<Outbox>>,
@@ -68,6 +68,19 @@ struct Open {
     last_used: Instant,
     /// Connections that read from it now.
     readers: usize,
+}
+
+/// A question that waits for the client's answer.
+#[derive(Debug)]
+struct Pending {
+    question: Question,
+    at: Instant,
+    /// Which conversation it comes from, if it comes from one.
+    desk: Option<u64>,
+    /// Where the client was told.
+    stream: Arc<Outbox>,
+    /// What the server calls its progress.
+    token: Option<Box<RawValue>>,
 }
 
 static NEXT_QUESTION: AtomicU64 = AtomicU64::new(1);
@@ -197,25 +210,58 @@ impl Session {
     }
 
     /// Passes a server's question on to the client, on the stream that it belongs to.
-    pub(crate) fn ask(&self, stream: &Outbox, question: Question) {
+    pub(crate) fn ask(&self, desk: Option<u64>, stream: &Arc<Outbox>, question: Question) {
         if !self.can_answer(&question) {
             let refusal =
                 RpcError::new(METHOD_NOT_FOUND, "the client behind this gateway cannot answer this");
             return question.answer(Reply::Error(refusal));
         }
         let number = NEXT_QUESTION.fetch_add(1, Ordering::Relaxed);
-        let message = request(number, &question.method, question.params.as_deref());
+        let token = token_of(&question);
+        let own =
+            token.as_ref().and_then(|_| raw::with(question.params.as_ref()?, &TOKEN, &number.to_string()));
+        let message = request(number, &question.method, own.as_deref().or(question.params.as_deref()));
         {
             let mut open = self.open();
             if open.questions.len() >= QUESTIONS_MAX {
                 return;
             }
-            open.questions.insert(number, (question, Instant::now()));
+            let (at, stream) = (Instant::now(), stream.clone());
+            open.questions.insert(number, Pending { question, at, desk, stream, token });
         }
         if self.is_standalone() {
             self.asked.notify_one();
         } else {
             stream.push(message);
+        }
+    }
+
+    /// A server takes back what it asked in this conversation. Whether it was asked of this client.
+    pub(crate) fn called_off(&self, desk: u64, id: &RawValue, params: &RawValue) -> bool {
+        let is_it = |asked: &Pending| {
+            asked.desk == Some(desk) && asked.question.id().is_some_and(|own| own.get() == id.get())
+        };
+        let found = {
+            let mut open = self.open();
+            let number = open.questions.iter().find(|(_, asked)| is_it(asked)).map(|(number, _)| *number);
+            number.and_then(|number| open.questions.remove(&number).map(|asked| (number, asked)))
+        };
+        let Some((number, Pending { question, stream, .. })) = found else { return false };
+        question.forget();
+        if let Some(params) = raw::with(params, &["requestId"], &number.to_string())
+            && !self.is_standalone()
+        {
+            stream.push(notification("notifications/cancelled", Some(&params)));
+        }
+        true
+    }
+
+    /// The client says how far it is with what it was asked under this number.
+    pub(crate) fn is_at(&self, number: u64, params: &RawValue) {
+        let open = self.open();
+        let Some(Pending { question, token: Some(token), .. }) = open.questions.get(&number) else { return };
+        if let Some(params) = raw::with(params, &["progressToken"], token.get()) {
+            question.tell("notifications/progress", Some(&params));
         }
     }
 
@@ -235,7 +281,7 @@ impl Session {
         let open = self.open();
         let mut numbers: Vec<_> = open.questions.iter().collect();
         numbers.sort_by_key(|(number, _)| **number);
-        let one = |(number, (question, _)): (&u64, &(Question, Instant))| {
+        let one = |(number, Pending { question, .. }): (&u64, &Pending)| {
             let params = question.params.as_deref().map_or("{}", RawValue::get);
             format!("\"{number}\":{{\"method\":{},\"params\":{params}}}", raw::quoted(&question.method))
         };
@@ -246,7 +292,7 @@ impl Session {
     pub(crate) fn more_time(&self, timeout: Duration) -> Option<Instant> {
         let open = self.open();
         let now = Instant::now();
-        let later = match open.questions.values().map(|(_, asked_at)| *asked_at).min() {
+        let later = match open.questions.values().map(|asked| asked.at).min() {
             Some(asked_at) => (asked_at + QUESTION_PATIENCE).min(now + LOOK_AGAIN),
             None => open.last_answer? + timeout,
         };
@@ -271,8 +317,8 @@ impl Session {
             open.last_answer = Some(Instant::now());
             open.questions.remove(&number)
         };
-        if let Some((question, _)) = question {
-            question.answer(reply);
+        if let Some(asked) = question {
+            asked.question.answer(reply);
         }
     }
 
@@ -389,6 +435,14 @@ impl Session {
     pub async fn closed(&self) {
         self.closed.cancelled().await;
     }
+}
+
+/// Where a message says what its progress is called.
+const TOKEN: [&str; 2] = ["_meta", "progressToken"];
+
+fn token_of(question: &Question) -> Option<Box<RawValue>> {
+    let params = question.params.as_deref().filter(|params| params.get().contains("progressToken"))?;
+    raw::at(params, &TOKEN).map(ToOwned::to_owned)
 }
 
 /// Whoever has the same token and says the same of itself is the same client.

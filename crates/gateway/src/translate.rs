@@ -1,5 +1,7 @@
 //! From one era to the other: what an answer must say besides, and what it must not.
 
+use std::time::Duration;
+
 use cofer_mcp::message::{INVALID_PARAMS, Reply, RpcError};
 use cofer_mcp::raw;
 use serde_json::value::RawValue;
@@ -19,10 +21,11 @@ fn is_cacheable(method: &str) -> bool {
     )
 }
 
-/// As a client whose requests stand alone takes it. What is not known to be for everybody is for this client alone.
-pub(crate) fn for_standalone(method: &str, reply: Reply) -> Reply {
+/// As a client whose requests stand alone takes it. What is not known to be for everybody is for this client alone, and may be kept for
+/// so long unless it says otherwise itself.
+pub(crate) fn for_standalone(method: &str, reply: Reply, lifetime: Duration) -> Reply {
     match reply {
-        Reply::Result(result) => Reply::Result(whole(method, result)),
+        Reply::Result(result) => Reply::Result(whole(method, result, lifetime)),
         Reply::Error(RpcError { code: RESOURCE_NOT_FOUND, message, data }) => {
             Reply::Error(RpcError { code: INVALID_PARAMS, message, data })
         }
@@ -30,7 +33,7 @@ pub(crate) fn for_standalone(method: &str, reply: Reply) -> Reply {
     }
 }
 
-fn whole(method: &str, result: Box<RawValue>) -> Box<RawValue> {
+fn whole(method: &str, result: Box<RawValue>, lifetime: Duration) -> Box<RawValue> {
     let result_type =
         if result.get().contains("\"resultType\"") { raw::text_at(&result, &["resultType"]) } else { None };
     let is_complete = result_type.as_deref().is_none_or(|kind| kind == "complete");
@@ -39,7 +42,8 @@ fn whole(method: &str, result: Box<RawValue>) -> Box<RawValue> {
         missing.push_str("\"resultType\":\"complete\",");
     }
     if is_complete && is_cacheable(method) {
-        for (name, value) in [("ttlMs", "0"), ("cacheScope", "\"private\"")] {
+        let ttl_ms = lifetime.as_millis().to_string();
+        for (name, value) in [("ttlMs", ttl_ms.as_str()), ("cacheScope", "\"private\"")] {
             if raw::at(&result, &[name]).is_none() {
                 missing = format!("{missing}\"{name}\":{value},");
             }
@@ -99,10 +103,10 @@ mod tests {
             ),
             ("resources/read", r#"{"resultType":"input_required"}"#, r#"{"resultType":"input_required"}"#),
         ] {
-            assert_eq!(text(for_standalone(method, result(before))), after);
+            assert_eq!(text(for_standalone(method, result(before), Duration::ZERO)), after);
         }
         let lost = Reply::Error(RpcError::new(RESOURCE_NOT_FOUND, "no"));
-        assert_eq!(text(for_standalone("resources/read", lost)), "-32602");
+        assert_eq!(text(for_standalone("resources/read", lost, Duration::ZERO)), "-32602");
         assert_eq!(text(for_handshake(result(r#"{"resultType":"complete","a":1}"#))), r#"{"a":1}"#);
         assert_eq!(text(for_handshake(result(r#"{"a":"resultType"}"#))), r#"{"a":"resultType"}"#);
     }

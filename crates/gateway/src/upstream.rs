@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::desk::{Desk, Whose};
 use crate::dial::Dial;
-use crate::lists::{self, Item, Items, Kept, List, same};
+use crate::lists::{self, Item, Items, Kept, List, ListError, same};
 use crate::project::Project;
 use crate::session::Session;
 use crate::slot::{Connection, Slot, SlotRules, Standing, Unreached};
@@ -44,6 +44,16 @@ pub(crate) enum Change {
     Tools,
     Prompts,
     Resources,
+}
+
+impl Change {
+    fn of(list: List) -> Self {
+        match list {
+            List::Tools => Self::Tools,
+            List::Prompts => Self::Prompts,
+            List::Resources | List::Templates => Self::Resources,
+        }
+    }
 }
 
 /// How it stands, for people.
@@ -98,8 +108,8 @@ impl Upstream {
     pub(crate) fn new(project: Weak<Project>, mut entry: ServerEntry, rules: SlotRules) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
             let tools = Kept::default();
-            if let Some(known) = &entry.tools {
-                tools.set(known.iter().map(|tool| Item::read(List::Tools, tool.clone())).collect());
+            if let Some(known) = entry.tools.take() {
+                tools.set(known.into_iter().map(|tool| Item::read(List::Tools, tool)).collect());
             }
             let disabled = RwLock::new(std::mem::take(&mut entry.disabled));
             let shared = slot(me, &entry, Face::default(), Whose::Everybodys, rules);
@@ -197,7 +207,7 @@ impl Upstream {
     /// Does not wait for the next try, and looks at the tools anew.
     pub(crate) async fn refresh(&self) -> Result<(), Unreached> {
         let connection = self.shared.reconnect().await?;
-        let fetched = lists::fetch(&connection.dialled, List::Tools).await;
+        let fetched = self.fetch_from(&connection, List::Tools).await;
         let items = fetched.map_err(|error| Unreached {
             kind: Kind::Upstream,
             reason: error.to_string().into(),
@@ -246,7 +256,22 @@ impl Upstream {
 
     async fn fetch(&self, list: List) -> Result<Items, String> {
         let connection = self.shared.connection().await.map_err(|unreached| unreached.reason.to_string())?;
-        lists::fetch(&connection.dialled, list).await.map_err(|error| error.to_string())
+        self.fetch_from(&connection, list).await.map_err(|error| error.to_string())
+    }
+
+    async fn fetch_from(&self, connection: &Connection, list: List) -> Result<Items, ListError> {
+        let (items, lifetime) = lists::fetch(&connection.dialled, list).await?;
+        self.kept(list).set_lifetime(lifetime);
+        Ok(items)
+    }
+
+    /// How much longer its list is good. One that is not any more is looked at anew, for who asks next.
+    pub(crate) fn lifetime(&self, list: List) -> Duration {
+        let Some(lifetime) = self.kept(list).lifetime() else { return Duration::ZERO };
+        if lifetime.is_zero() {
+            self.changed(Change::of(list), &Whose::Everybodys);
+        }
+        lifetime
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.
@@ -254,12 +279,7 @@ impl Upstream {
         let kept = self.kept(list);
         if kept.get().is_none_or(|old| !same(&old, items)) {
             kept.set(items.clone());
-            let change = match list {
-                List::Tools => Change::Tools,
-                List::Prompts => Change::Prompts,
-                List::Resources | List::Templates => Change::Resources,
-            };
-            self.tell_project(change, (list == List::Tools).then_some(items));
+            self.tell_project(Change::of(list), (list == List::Tools).then_some(items));
         }
     }
 
@@ -324,7 +344,7 @@ impl Upstream {
             Change::Resources => &[List::Resources, List::Templates],
         };
         for list in wanted {
-            match lists::fetch(&connection.dialled, *list).await {
+            match self.fetch_from(connection, *list).await {
                 Ok(items) => self.take(*list, &items),
                 Err(error) => {
                     tracing::warn!(server.id = %self.entry.id, "the lists of server {} may have changed, but: {error}", self.name());

@@ -57,6 +57,28 @@ impl Question {
         (Self { method, params, answerer: Answerer::ToAsker(asker) }, answer)
     }
 
+    /// What its server calls it; nothing where it is asked on a server's behalf.
+    pub fn id(&self) -> Option<&RawValue> {
+        match &self.answerer {
+            Answerer::ToServer(server) => server.id.as_deref(),
+            Answerer::ToAsker(_) => None,
+        }
+    }
+
+    /// Tells its server something meanwhile.
+    pub fn tell(&self, method: &str, params: Option<&RawValue>) {
+        if let Answerer::ToServer(server) = &self.answerer {
+            server.say(message::notification(method, params));
+        }
+    }
+
+    /// Its server does not want to know any more.
+    pub fn forget(mut self) {
+        if let Answerer::ToServer(server) = &mut self.answerer {
+            server.id = None;
+        }
+    }
+
     pub fn answer(self, reply: Reply) {
         match self.answerer {
             Answerer::ToServer(mut server) => server.send(&reply),
@@ -68,9 +90,15 @@ impl Question {
 
 impl ToServer {
     fn send(&mut self, reply: &Reply) {
-        // A pump that is gone has nobody to answer.
-        if let (Some(id), Some(inbox)) = (self.id.take(), self.inbox.upgrade()) {
-            let _ = inbox.send(Command::Say(message::response(&id, reply)));
+        if let Some(id) = self.id.take() {
+            self.say(message::response(&id, reply));
+        }
+    }
+
+    fn say(&self, line: Vec<u8>) {
+        // A pump that is gone has nobody to hear it.
+        if let Some(inbox) = self.inbox.upgrade() {
+            let _ = inbox.send(Command::Say(line));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{Caller, Gateway, GatewayRules, Ledger, Project, ProjectEntry, Regist
 
 /// One project with one server, which has one tool.
 #[derive(Debug)]
-struct OneServer(Arc<MadeUp>);
+pub(super) struct OneServer(pub(super) Arc<MadeUp>);
 
 #[async_trait]
 impl Registry for OneServer {
@@ -34,13 +34,15 @@ impl Registry for OneServer {
         Ok(Some(ProjectEntry { id, name, namespacing, servers: vec![server] }))
     }
 
-    fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Box<RawValue>>) {}
+    fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Arc<RawValue>>) {}
+
+    fn warned(&self, _: ServerId, _: &str) {}
 
     async fn settled(&self) {}
 }
 
 #[derive(Debug)]
-struct Nowhere;
+pub(super) struct Nowhere;
 
 #[async_trait]
 impl Ledger for Nowhere {
@@ -49,7 +51,7 @@ impl Ledger for Nowhere {
     }
 }
 
-fn raw(value: &Value) -> Box<RawValue> {
+pub(super) fn raw(value: &Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).unwrap()
 }
 
@@ -63,17 +65,21 @@ fn params(more: &Value) -> Box<RawValue> {
 }
 
 async fn called(project: &Arc<Project>, params: Box<RawValue>) -> Value {
+    answered(project, "tools/call", &params).await
+}
+
+async fn answered(project: &Arc<Project>, method: &str, params: &RawValue) -> Value {
     let id = raw(&json!(1));
-    let asked = Asked::read(&id, "tools/call", Some(&params), None).unwrap().unwrap();
+    let asked = Asked::read(&id, method, Some(params), None).unwrap().unwrap();
     let answer = receive(project, &asked, Caller::default()).answer.await.unwrap();
     serde_json::from_slice(&answer.message).unwrap()
 }
 
 /// The other end of the conversation.
-struct Server(BufReader<DuplexStream>);
+pub(super) struct Server(BufReader<DuplexStream>);
 
 impl Server {
-    async fn of(dial: &MadeUp) -> Self {
+    pub(super) async fn of(dial: &MadeUp) -> Self {
         loop {
             if let Some(line) = dial.lines.lock().unwrap().pop() {
                 return Self(BufReader::new(line));
@@ -83,7 +89,7 @@ impl Server {
     }
 
     /// The first thing it is told that is like this.
-    async fn hears(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub(super) async fn hears(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let mut line = String::new();
             assert!(self.0.read_line(&mut line).await.unwrap() > 0, "it ended");
@@ -103,7 +109,7 @@ impl Server {
         all
     }
 
-    async fn says(&mut self, message: Value) {
+    pub(super) async fn says(&mut self, message: Value) {
         self.0.get_mut().write_all(format!("{message}\n").as_bytes()).await.unwrap();
     }
 }
@@ -137,4 +143,48 @@ async fn a_call_whose_client_does_not_come_back_ends_and_its_server_hears() {
     let refused = told.iter().find(|message| message["id"] == "q").expect("an answer to its question");
     assert!(refused["error"]["message"].as_str().unwrap().contains("nobody"), "{refused}");
     assert!(told.iter().any(|message| message["params"]["requestId"] == id), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_may_be_kept_as_long_as_its_server_says_and_is_looked_at_again_then() {
+    let dial = MadeUp::that([]);
+    let rules = GatewayRules::default();
+    let gateway = Gateway::start(Arc::new(OneServer(dial.clone())), Arc::new(Nowhere), Vec::new(), rules);
+    let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
+    let listed = async || answered(&project, "tools/list", &params(&json!({}))).await["result"].clone();
+    assert_eq!((&listed().await["ttlMs"], &listed().await["cacheScope"]), (&json!(0), &json!("private")));
+
+    let asked = tokio::spawn({
+        let project = project.clone();
+        async move { answered(&project, "prompts/list", &params(&json!({}))).await }
+    });
+    let mut server = Server::of(&dial).await;
+    let is = |method: &'static str| move |message: &Value| message["method"] == method;
+    let tools = |id: &Value| json!({"jsonrpc": "2.0", "id": id, "result": {"ttlMs": 60_000, "tools": [{"name": "ask"}]}});
+    let (mut looked, mut asked_for_prompts) = (false, false);
+    while !looked || !asked_for_prompts {
+        let message =
+            server.hears(|message| message["method"].as_str().is_some_and(|m| m.ends_with("/list"))).await;
+        if message["method"] == "tools/list" {
+            looked = true;
+            server.says(tools(&message["id"])).await;
+        } else {
+            asked_for_prompts = true;
+            let prompts = json!({"ttlMs": 5_000, "prompts": []});
+            server.says(json!({"jsonrpc": "2.0", "id": message["id"], "result": prompts})).await;
+        }
+    }
+    assert_eq!(asked.await.unwrap()["result"]["ttlMs"], 5_000);
+    while listed().await["ttlMs"] == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::advance(Duration::from_secs(45)).await;
+    assert!((1..=15_000).contains(&listed().await["ttlMs"].as_u64().unwrap()));
+    tokio::time::advance(Duration::from_secs(15)).await;
+    assert_eq!(listed().await["ttlMs"], 0);
+    let again = server.hears(is("tools/list")).await;
+    server.says(tools(&again["id"])).await;
+    while listed().await["ttlMs"] == 0 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -4,6 +4,7 @@ mod alone;
 mod catalogue;
 mod desk;
 mod lists;
+mod questions;
 mod recorder;
 mod slot;
 
