@@ -13,7 +13,7 @@ use crate::files::{Files, Lines};
 use crate::git::{Commit, LogEntry, Source, Worktree};
 use crate::locks::{Hold, Lock};
 use crate::state::{self, Home, LastCommand, Stage, State};
-use crate::{Environments, id};
+use crate::{Environments, blocking, files, id};
 
 /// How long one process waits for another that works on the same environment.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(30);
@@ -70,9 +70,20 @@ impl Environments {
     /// All environments of a repository, in order of their ids.
     pub async fn list(self: &Arc<Self>, path: &Path) -> Result<Vec<Environment>> {
         let source = self.source(path).await?;
+        self.ready(&source).await
+    }
+
+    pub(crate) async fn ready(self: &Arc<Self>, source: &Source) -> Result<Vec<Environment>> {
+        let (house, source) = (self.clone(), source.clone());
+        let mut all = blocking(move || house.known_all(&source)).await??;
+        all.retain(|environment| environment.state.stage == Stage::Ready);
+        Ok(all)
+    }
+
+    fn known_all(self: &Arc<Self>, source: &Source) -> Result<Vec<Environment>> {
         let mut all = Vec::new();
-        for id in state::ids(&source)? {
-            match self.known(&source, &id) {
+        for id in state::ids(source)? {
+            match self.known(source, &id) {
                 Ok(environment) => all.extend(environment),
                 // One that is damaged does not hide the others; `prune` finds it.
                 Err(error) => {
@@ -80,7 +91,6 @@ impl Environments {
                 }
             }
         }
-        all.retain(|environment: &Environment| environment.state.stage == Stage::Ready);
         Ok(all)
     }
 
@@ -123,7 +133,7 @@ impl Environment {
         let git = self.source.git();
         let (count, changed, running) = tokio::join!(
             git.line("list", ["rev-list", "--count", &range]),
-            git.run("list", ["diff", "--name-only", "-z", "--no-ext-diff", &range, "--"]),
+            git.run("list", ["diff", "--name-only", "-z", "--no-ext-diff", "--no-textconv", &range, "--"]),
             self.is_running(),
         );
         let changed = changed?;
@@ -141,14 +151,13 @@ impl Environment {
 
     /// What was run last. Kept apart, so that running something changes nothing else.
     pub fn last_command(&self) -> Option<LastCommand> {
-        let bytes = std::fs::read(self.home.folder.join("last-command.json")).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        self.home.last_command()
     }
 
     pub(crate) fn note_last_command(&self, last: &LastCommand) {
         // For people only: a command is not failed for it.
         if let Ok(bytes) = serde_json::to_vec(last) {
-            let _ = crate::files::replace(&self.home.folder.join("last-command.json"), &bytes);
+            let _ = files::replace(&self.home.folder.join(state::LAST_COMMAND), &bytes);
         }
     }
 

@@ -27,11 +27,14 @@ pub mod git;
 mod id;
 mod locks;
 mod prune;
+mod reading;
+mod register;
 mod run;
 mod secrets;
 mod services;
 mod settings;
 mod state;
+mod survey;
 mod tail;
 mod takeover;
 mod terminal;
@@ -45,7 +48,7 @@ use std::time::{Duration, SystemTime};
 
 use cofer_model::ProviderName;
 use cofer_sandbox::Providers;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::task::TaskTracker;
 
 pub use background::BackgroundReport;
@@ -57,6 +60,8 @@ pub use destroy::{Destroyed, HowEnded, Stopped};
 pub use environment::{Environment, Summary};
 pub use error::{EnvError, ErrorKind, Result};
 pub use prune::Orphan;
+pub use reading::{Condition, Excerpt};
+pub use register::Register;
 pub use run::{Listener, Ran, RunRequest, Silent, Stream};
 pub use secrets::{NoVault, Vault};
 pub use settings::Settings;
@@ -68,6 +73,9 @@ use crate::git::Source;
 /// Tried in this order when nobody asks for one.
 const ENGINES: [ProviderName; 2] = [ProviderName::Podman, ProviderName::Docker];
 
+/// How many may read of environments at once, each with a git of their own.
+const READERS_MAX: usize = 8;
+
 /// All environments that this process works on, of whichever repositories.
 #[derive(Debug)]
 pub struct Environments {
@@ -75,6 +83,8 @@ pub struct Environments {
     providers: Providers,
     vault: Arc<dyn Vault>,
     engine: OnceCell<Engine>,
+    /// Whose turn it is to read.
+    readers: Arc<Semaphore>,
     /// What is undone behind the backs of callers who left.
     undoing: TaskTracker,
     /// Repositories that were opened, and how their configuration stood then.
@@ -91,7 +101,8 @@ struct Engine {
 impl Environments {
     pub fn new(settings: Settings, providers: Providers, vault: Arc<dyn Vault>) -> Arc<Self> {
         let (engine, sources, undoing) = (OnceCell::new(), Mutex::default(), TaskTracker::new());
-        Arc::new(Self { settings, providers, vault, engine, undoing, sources })
+        let readers = Arc::new(Semaphore::new(READERS_MAX));
+        Arc::new(Self { settings, providers, vault, engine, readers, undoing, sources })
     }
 
     pub fn settings(&self) -> &Settings {
@@ -140,6 +151,10 @@ impl Environments {
         }
         self.allow(path)?;
         let source = Source::open(path, self.settings.timeout_git).await?;
+        if let Some(register) = self.settings.register.clone() {
+            let source = source.clone();
+            blocking(move || register.note(&source)).await?;
+        }
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.insert(path.to_owned(), (configured_at(&source), source.clone()));
         Ok(source)
@@ -154,6 +169,12 @@ impl Environments {
         let message = format!("{} is not among the directories that may be a source here", path.display());
         Err(EnvError::invalid("find", message, "ask the operator to add it to `environment_sources`"))
     }
+}
+
+/// What waits for the disk is done where nobody else waits.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| EnvError::io("files", "a task ended badly", &std::io::Error::other(error)))
 }
 
 /// When anybody last changed the repository's remotes, among others.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cofer_model::ProviderName;
 
 use crate::error::{EnvError, Result};
+use crate::register::Register;
 
 pub const DEFAULT_IMAGE: &str = "docker.io/library/ubuntu:24.04";
 
@@ -24,6 +25,8 @@ pub struct Settings {
     pub provider: Option<ProviderName>,
     /// Where sources may be; anywhere if nobody said.
     pub sources: Option<Vec<PathBuf>>,
+    /// Where repositories are noted for a running Cofer; nowhere if nobody said.
+    pub register: Option<Register>,
 }
 
 impl Default for Settings {
@@ -36,6 +39,7 @@ impl Default for Settings {
             image: DEFAULT_IMAGE.to_owned(),
             provider: None,
             sources: None,
+            register: None,
         }
     }
 }

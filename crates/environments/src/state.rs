@@ -11,7 +11,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cofer_model::{Moment, ProviderName};
 use serde::{Deserialize, Serialize};
@@ -19,10 +19,16 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::config::{EnvironmentConfig, ServiceConfig};
-use crate::error::{EnvError, Result};
+use crate::error::{EnvError, ErrorKind, Result};
 use crate::files;
 use crate::git::Source;
 use crate::locks::{Hold, Lock};
+
+/// What is written when something is done in an environment.
+pub const TOLD_BY: [&str; 3] = ["state.json", LAST_COMMAND, "log"];
+pub const LAST_COMMAND: &str = "last-command.json";
+/// More than we ever write into one file of an environment's.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct State {
@@ -125,20 +131,38 @@ impl Home {
     /// `None` if there is no such environment.
     pub fn load(&self) -> Result<Option<State>> {
         let file = self.file();
-        let bytes = match fs::read(&file) {
+        let bytes = match files::read_own(&file, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(EnvError::io("state", file.display(), &error)),
         };
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-            let message = format!("{} is damaged: {error}", file.display());
-            EnvError::new(
-                crate::error::ErrorKind::Internal,
-                "state",
-                message,
-                "remove the environment with `cofer env destroy --force`",
-            )
-        })
+        let damaged = |why: &dyn std::fmt::Display| {
+            let message = format!("{} is damaged: {why}", file.display());
+            let advice = "remove the environment with `cofer env destroy --force`";
+            EnvError::new(ErrorKind::Internal, "state", message, advice)
+        };
+        let state: State = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
+        // A repository may come with such files in it. What is told to git must be what we could have written.
+        if self.folder.file_name() != Some(state.id.as_ref()) {
+            return Err(damaged(&"it is another environment's"));
+        }
+        if !matches!(state.base.len(), 40 | 64) || !state.base.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(damaged(&"it was made from no commit"));
+        }
+        Ok(Some(state))
+    }
+
+    /// What was run last, if anything was.
+    pub fn last_command(&self) -> Option<LastCommand> {
+        let bytes = files::read_own(&self.folder.join(LAST_COMMAND), FILE_BYTES_MAX).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// When something was last done, as the files that tell of it were written.
+    pub fn told_at(&self) -> Option<Moment> {
+        let written = |name: &&str| fs::symlink_metadata(self.folder.join(name)).ok()?.modified().ok();
+        let newest = TOLD_BY.iter().filter_map(written).max()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(Moment::from_unix_ms(i64::try_from(newest.as_millis()).ok()?))
     }
 
     pub fn save(&self, state: &State) -> Result<()> {

@@ -12,11 +12,9 @@ use crate::Environments;
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::git::Source;
-use crate::state::{self, LastCommand, Stage};
+use crate::state::{self, LastCommand, Stage, TOLD_BY};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// What is written when something is done in an environment.
-const TOLD_BY: [&str; 3] = ["state.json", "last-command.json", "log"];
 /// Of many commits at once the newest are told.
 const COMMITS_TOLD: &str = "--max-count=50";
 

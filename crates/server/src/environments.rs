@@ -1,13 +1,15 @@
-//! The tools of environments, offered: by themselves over stdin and stdout, and as native tools of every project.
+//! Environments, offered: their tools by themselves over stdin and stdout, and as native tools of every project; and all that are known
+//! here, to be read of.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use cofer_environments::tools::{INSTRUCTIONS, Offer, Progress, Toolbox};
-use cofer_environments::{EnvError, Environments, NoVault, Settings, Vault};
+use cofer_environments::{EnvError, Environments, NoVault, Register, Settings, Vault};
 use cofer_gateway::{
     Gateway, GatewayRules, Ledger, Native, NativeCall, NativeHandler, ProjectEntry, Registry, text_result,
 };
@@ -18,7 +20,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::keyring::KeyRing;
-use crate::settings::EnvironmentSettings;
+use crate::settings::{EnvironmentSettings, default_data_dir};
 use crate::stdio::serve_lines;
 
 /// How long what was begun and is not wanted any more may take to be undone.
@@ -33,6 +35,20 @@ pub fn of_this_machine(
     let engines = EngineSettings { docker_host, podman_host };
     let variable: Variable = Arc::new(|name: &str| std::env::var(name).ok());
     Environments::new(settings, Providers::new(&engines, &variable), Arc::new(NoVault))
+}
+
+/// Where who works by hand notes repositories: in the data directory of the Cofer that usually runs here.
+pub fn usual_register() -> Option<Register> {
+    let named = std::env::var_os("COFER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let usual = || default_data_dir(&|name: &str| std::env::var(name).ok());
+    named.or_else(usual).map(|dir| Register::of(&dir))
+}
+
+/// All environments that are known here, for people who look.
+pub(crate) fn to_be_read(data_dir: &Path, providers: &Providers) -> Result<Arc<Environments>, EnvError> {
+    let mut rules = Settings::from_variables(&|name| std::env::var(name).ok())?;
+    rules.register = Some(Register::of(data_dir));
+    Ok(Environments::new(rules, providers.clone(), Arc::new(NoVault)))
 }
 
 /// Whose tools they are: the same for everybody, or each project's own.
@@ -117,6 +133,7 @@ impl Vault for ProjectVault {
 /// The tools as native ones of every project, where the operator named repositories that may be a source.
 pub(crate) fn of_projects(
     settings: &EnvironmentSettings,
+    data_dir: &Path,
     providers: &Providers,
     keyring: &Arc<KeyRing>,
 ) -> Result<Vec<Arc<Native>>, EnvError> {
@@ -130,6 +147,7 @@ pub(crate) fn of_projects(
     }
     let mut rules = Settings::from_variables(&|name| std::env::var(name).ok())?;
     rules.sources = Some(settings.sources.clone());
+    rules.register = Some(Register::of(data_dir));
     let (providers, keyring) = (providers.clone(), keyring.clone());
     let boxes = OfProjects { settings: rules, providers, keyring, known: Mutex::default() };
     Ok(natives(&(Arc::new(boxes) as Arc<dyn Boxes>), Offer::default()))
@@ -166,7 +184,9 @@ impl Registry for OnlyTools {
         Ok(Some(ProjectEntry { id, name, namespacing, servers: Vec::new() }))
     }
 
-    fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Box<RawValue>>) {}
+    fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Arc<RawValue>>) {}
+
+    fn warned(&self, _: ServerId, _: &str) {}
 
     async fn settled(&self) {}
 }

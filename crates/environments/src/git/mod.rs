@@ -17,7 +17,7 @@ mod takeover;
 mod worktree;
 
 pub use notes::{LogEntry, remember};
-pub use run::Git;
+pub use run::{Git, Said};
 pub use source::{Initialised, Source};
 pub use takeover::Takeover;
 pub use worktree::{Commit, Worktree};

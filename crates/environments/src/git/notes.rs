@@ -95,21 +95,13 @@ impl Worktree {
 
     /// The environment's commits since this one, with what was done, as people read it.
     pub async fn log(&self, since: &str, patch: bool) -> Result<String> {
-        let (reference, range) = (self.notes_ref(), format!("{since}..{}", self.tracking_ref()));
-        let notes = format!("--notes={reference}");
-        let mut asked = vec!["log", &notes, "--format=%h  %s (%cr)%n%+N", "--no-color"];
-        if patch {
-            asked.push("--patch");
-        }
-        asked.extend([range.as_str(), "--"]);
-        let answer = self.source().git().run("log", asked).await?;
+        let answer = self.source().git().run("log", self.to_ask_for_log(since, patch)).await?;
         Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
     }
 
     /// What was done before anything was committed.
     pub async fn notes_at(&self, commit: &str) -> Result<String> {
-        let asked = ["notes", "--ref", &self.notes_ref(), "show", commit];
-        let said = self.source().git().ask("log", asked, b"").await?;
+        let said = self.source().git().ask("log", self.to_ask_for_notes_at(commit), b"").await?;
         Ok(if said.code == Some(0) {
             String::from_utf8_lossy(&said.stdout).trim().to_owned()
         } else {
@@ -119,10 +111,31 @@ impl Worktree {
 
     /// What differs from this commit.
     pub async fn diff(&self, since: &str) -> Result<String> {
-        let range = format!("{since}..{}", self.tracking_ref());
-        let answer =
-            self.source().git().run("diff", ["diff", "--no-color", "--no-ext-diff", &range, "--"]).await?;
+        let answer = self.source().git().run("diff", self.to_ask_for_diff(since)).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    pub(crate) fn to_ask_for_log(&self, since: &str, patch: bool) -> Vec<String> {
+        let notes = format!("--notes={}", self.notes_ref());
+        let mut asked =
+            vec!["log", &notes, "--format=%h  %s (%cr)%n%+N", "--no-color", "--no-show-signature"];
+        if patch {
+            asked.extend(["--patch", "--no-ext-diff", "--no-textconv"]);
+        }
+        self.since(since, &asked)
+    }
+
+    pub(crate) fn to_ask_for_notes_at(&self, commit: &str) -> [String; 5] {
+        ["notes", "--ref", &self.notes_ref(), "show", commit].map(ToOwned::to_owned)
+    }
+
+    pub(crate) fn to_ask_for_diff(&self, since: &str) -> Vec<String> {
+        self.since(since, &["diff", "--no-color", "--no-ext-diff", "--no-textconv"])
+    }
+
+    fn since(&self, commit: &str, asked: &[&str]) -> Vec<String> {
+        let range = format!("{commit}..{}", self.tracking_ref());
+        asked.iter().copied().chain([range.as_str(), "--"]).map(ToOwned::to_owned).collect()
     }
 }
 

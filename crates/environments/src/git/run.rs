@@ -71,6 +71,8 @@ pub struct Git {
     variables: Vec<(&'static str, OsString)>,
     deadline: Duration,
     manner: Manner,
+    /// Of a longer answer this much is kept, and the rest is counted.
+    kept_max: Option<u64>,
 }
 
 /// Whose wishes git follows.
@@ -86,11 +88,19 @@ pub struct Said {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
+    /// How much more it wrote than was kept.
+    pub left_out: u64,
 }
 
 impl Git {
     pub fn at(folder: impl Into<PathBuf>, deadline: Duration) -> Self {
-        Self { folder: folder.into(), variables: Vec::new(), deadline, manner: Manner::Guarded }
+        Self {
+            folder: folder.into(),
+            variables: Vec::new(),
+            deadline,
+            manner: Manner::Guarded,
+            kept_max: None,
+        }
     }
 
     /// With the person's own hooks and settings, as if they had typed it; but for questions, which nobody would answer.
@@ -98,6 +108,14 @@ impl Git {
     pub fn as_user(mut self) -> Self {
         self.manner = Manner::AsUser;
         self
+    }
+
+    /// For whom nobody knows: besides, no remote is asked for objects that are missing, since a remote may be a program. Of an answer this
+    /// much is kept.
+    #[must_use]
+    pub fn only_reading(mut self, bytes_max: usize) -> Self {
+        self.kept_max = Some(bytes_max as u64);
+        self.with("GIT_NO_LAZY_FETCH", "1").with("GIT_ALLOW_PROTOCOL", "none").with("GIT_OPTIONAL_LOCKS", "0")
     }
 
     #[must_use]
@@ -137,8 +155,18 @@ impl Git {
         arguments: impl IntoIterator<Item = S>,
         stdin: &[u8],
     ) -> Result<Vec<u8>> {
+        self.accepted(step, arguments, stdin).await.map(|said| said.stdout)
+    }
+
+    /// All that it said, if it did what it was asked.
+    pub async fn accepted<S: AsRef<OsStr>>(
+        &self,
+        step: &'static str,
+        arguments: impl IntoIterator<Item = S>,
+        stdin: &[u8],
+    ) -> Result<Said> {
         let said = self.ask(step, arguments, stdin).await?;
-        if said.code == Some(0) { Ok(said.stdout) } else { Err(failed(step, &said)) }
+        if said.code == Some(0) { Ok(said) } else { Err(failed(step, &said)) }
     }
 
     /// Runs it, whatever comes of it.
@@ -155,7 +183,7 @@ impl Git {
                 "a repository as large as this may need more time: set COFER_TIMEOUT_GIT (milliseconds)";
             EnvError::timeout(step, "git", self.deadline, advice)
         };
-        let said = converse(command, stdin, self.deadline).await.map_err(|error| {
+        let said = converse(command, stdin, self.deadline, self.kept_max).await.map_err(|error| {
             let advice = "see that git is installed and that the folder is there";
             let message = format!("git could not be run in {}: {error}", self.folder.display());
             EnvError::new(ErrorKind::PreconditionFailed, step, message, advice)
@@ -193,10 +221,15 @@ impl Git {
 }
 
 /// `None` if it took too long.
-async fn converse(mut command: Command, stdin: &[u8], deadline: Duration) -> std::io::Result<Option<Said>> {
+async fn converse(
+    mut command: Command,
+    stdin: &[u8],
+    deadline: Duration,
+    kept_max: Option<u64>,
+) -> std::io::Result<Option<Said>> {
     let mut child = command.spawn()?;
     let group = Group::of(&child);
-    if let Ok(said) = timeout(deadline, listen(&mut child, stdin)).await {
+    if let Ok(said) = timeout(deadline, listen(&mut child, stdin, kept_max)).await {
         group.has_ended();
         return said.map(Some);
     }
@@ -208,9 +241,9 @@ async fn converse(mut command: Command, stdin: &[u8], deadline: Duration) -> std
     Ok(None)
 }
 
-async fn listen(child: &mut Child, stdin: &[u8]) -> std::io::Result<Said> {
+async fn listen(child: &mut Child, stdin: &[u8], kept_max: Option<u64>) -> std::io::Result<Said> {
     let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr, mut left_out) = (Vec::new(), Vec::new(), 0);
     let status = {
         let talking = async {
             let tell = async {
@@ -220,8 +253,14 @@ async fn listen(child: &mut Child, stdin: &[u8]) -> std::io::Result<Said> {
                 }
                 drop(input.take());
             };
-            let ((), read, said) =
-                tokio::join!(tell, read_all(output, &mut stdout), read_all(errors, &mut stderr));
+            let reading = async {
+                match kept_max {
+                    Some(max) => left_out = read_beginning(output, &mut stdout, max).await?,
+                    None => read_all(output, &mut stdout).await?,
+                }
+                Ok(())
+            };
+            let ((), read, said) = tokio::join!(tell, reading, read_all(errors, &mut stderr));
             read.and(said)
         };
         tokio::pin!(talking);
@@ -238,7 +277,8 @@ async fn listen(child: &mut Child, stdin: &[u8]) -> std::io::Result<Said> {
             }
         }
     };
-    Ok(Said { code: status.code(), stdout, stderr: String::from_utf8_lossy(&stderr).trim().to_owned() })
+    let stderr = String::from_utf8_lossy(&stderr).trim().to_owned();
+    Ok(Said { code: status.code(), stdout, stderr, left_out })
 }
 
 async fn read_all(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> std::io::Result<()> {
@@ -246,6 +286,17 @@ async fn read_all(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> s
         pipe.take(OUTPUT_MAX).read_to_end(into).await?;
     }
     Ok(())
+}
+
+/// Keeps so much of it. How much more there was.
+async fn read_beginning(
+    pipe: Option<impl AsyncRead + Unpin>,
+    into: &mut Vec<u8>,
+    kept_max: u64,
+) -> std::io::Result<u64> {
+    let Some(mut pipe) = pipe else { return Ok(0) };
+    (&mut pipe).take(kept_max).read_to_end(into).await?;
+    tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await
 }
 
 /// A git process and those it started: ended together when nobody waits any more.
@@ -302,6 +353,15 @@ mod tests {
         let error = git.run("look", ["rev-parse", "--verify", "nothing"]).await.unwrap_err();
         assert_eq!(error.step, "look");
         assert!(error.message.contains("not a git repository"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn of_a_long_answer_the_beginning_is_kept_and_the_rest_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = Git::at(folder.path(), Duration::from_secs(30)).only_reading(1000);
+        let asked = ["-c", "alias.talks=!yes | head -c 3000000", "talks"];
+        let said = git.accepted("talk", asked, b"").await.unwrap();
+        assert_eq!((said.stdout.len(), said.left_out), (1000, 2_999_000));
     }
 
     #[tokio::test]

@@ -86,10 +86,8 @@ impl Worktree {
     /// All its changes since this commit, as `git apply` takes them.
     pub async fn patch(&self, since: &str) -> Result<Vec<u8>> {
         let range = format!("{since}..{}", self.tracking_ref());
-        self.source()
-            .git()
-            .run("diff", ["diff", "--binary", "--no-color", "--no-ext-diff", &range, "--"])
-            .await
+        let asked = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", &range, "--"];
+        self.source().git().run("diff", asked).await
     }
 }
 

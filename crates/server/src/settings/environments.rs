@@ -1,4 +1,4 @@
-//! The settings of environments as tools of every project, decided.
+//! The settings of environments as tools of every project and as something to read of, decided.
 
 use std::path::PathBuf;
 
@@ -12,6 +12,8 @@ pub struct EnvironmentSettings {
     pub sources: Vec<PathBuf>,
     /// Named, but not offered, because others than this machine could reach them.
     pub held_back: bool,
+    /// Whether environments may be read of: nobody but this machine can ask, or the operator said that others may.
+    pub shown: bool,
 }
 
 impl EnvironmentSettings {
@@ -22,7 +24,8 @@ impl EnvironmentSettings {
             &flags.environment_sources
         };
         let exposed = flags.expose_environments.or(file.expose_environments).unwrap_or(false);
-        let held_back = !named.is_empty() && !exposed && !is_loopback(listen);
-        Self { sources: if held_back { Vec::new() } else { named.clone() }, held_back }
+        let shown = exposed || is_loopback(listen);
+        let held_back = !named.is_empty() && !shown;
+        Self { sources: if held_back { Vec::new() } else { named.clone() }, held_back, shown }
     }
 }

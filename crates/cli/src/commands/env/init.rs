@@ -3,6 +3,7 @@
 use clap::Args;
 use cofer_environments::Settings;
 use cofer_environments::git::{Initialised, Source};
+use cofer_server::environments::usual_register;
 use serde_json::json;
 
 use super::{Repository, failure};
@@ -25,6 +26,9 @@ impl Init {
         let path = self.repository.path()?;
         let (source, initialised) =
             Source::init(&path, self.gitignore, settings.timeout_git).await.map_err(failure)?;
+        if let Some(register) = usual_register() {
+            register.note(&source);
+        }
         let (top, was_there) = (source.top.display().to_string(), initialised == Initialised::Before);
         format.print(&json!({"repository": top, "already": was_there}), || {
             if was_there {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use cofer_environments::{EnvError, Environment, Environments, Settings};
 use cofer_model::{Kind, ProviderName};
-use cofer_server::environments::of_this_machine;
+use cofer_server::environments::{of_this_machine, usual_register};
 use cofer_server::settings::any_path;
 
 use crate::exit::Failure;
@@ -139,6 +139,7 @@ impl Workplace {
     pub fn environments(self) -> Result<Arc<Environments>, Failure> {
         let mut settings = Settings::from_variables(&|name| std::env::var(name).ok()).map_err(failure)?;
         settings.provider = self.provider.or(settings.provider);
+        settings.register = usual_register();
         Ok(of_this_machine(settings, self.docker_host, self.podman_host))
     }
 }

@@ -9,6 +9,7 @@ mod clients;
 mod hostile;
 mod ownership;
 mod scenarios;
+pub(crate) mod shown;
 mod taking_over;
 mod terminal;
 

@@ -1,0 +1,120 @@
+//! The environments of all repositories that are known here, for whoever looks without standing in one of them.
+//!
+//! Known is what the register names, and what the operator named. What cannot be read is left out and told to the log: one repository on a
+//! disk that is gone must not hide the others.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt as _};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::environment::Environment;
+use crate::error::{EnvError, ErrorKind, Result};
+use crate::git::Source;
+use crate::{Environments, blocking};
+
+/// Repositories that are read at once.
+const READ_AT_ONCE: usize = 4;
+const ENVIRONMENTS_MAX: usize = 1000;
+
+impl Environments {
+    /// All that are ready: of the repositories in the register, and of these.
+    pub async fn survey(self: &Arc<Self>, more: &[PathBuf]) -> Result<Vec<Environment>> {
+        let turn = self.turn_to_read().await?;
+        let limit = self.settings.timeout_git;
+        let found = tokio::time::timeout(limit, self.found_among(more, turn)).await;
+        found.map_err(|_| EnvError::timeout("list", "looking at the repositories", limit, "try again"))?
+    }
+
+    /// The one of this id, in whichever repository; in this one, if it is named.
+    pub async fn find(
+        self: &Arc<Self>,
+        more: &[PathBuf],
+        id: &str,
+        repository: Option<&str>,
+    ) -> Result<Environment> {
+        let mut all = self.survey(more).await?;
+        all.retain(|one| one.id() == id && repository.is_none_or(|path| one.repository() == path));
+        match (all.pop(), all.is_empty()) {
+            (None, _) => {
+                let message = format!("no environment `{}` is known here", id.escape_debug());
+                let advice = "GET /api/v1/environments lists those there are";
+                Err(EnvError::new(ErrorKind::NotFound, "find", message, advice))
+            }
+            (Some(only), true) => Ok(only),
+            (Some(last), false) => {
+                let named: Vec<String> = all.iter().chain([&last]).map(Environment::repository).collect();
+                let message =
+                    format!("several repositories have an environment `{id}`: {}", named.join(", "));
+                Err(EnvError::new(ErrorKind::Conflict, "find", message, "name one by `repository`"))
+            }
+        }
+    }
+
+    /// Only so many read at once; the others wait for as long as git may take.
+    pub(crate) async fn turn_to_read(&self) -> Result<OwnedSemaphorePermit> {
+        let waiting = self.readers.clone().acquire_owned();
+        let turn = tokio::time::timeout(self.settings.timeout_git, waiting).await;
+        turn.ok().and_then(std::result::Result::ok).ok_or_else(|| {
+            let message = "others are reading so much of the environments that no turn came up";
+            EnvError::new(ErrorKind::LimitExceeded, "list", message, "try again shortly")
+        })
+    }
+
+    async fn found_among(
+        self: &Arc<Self>,
+        more: &[PathBuf],
+        turn: OwnedSemaphorePermit,
+    ) -> Result<Vec<Environment>> {
+        let register = self.settings.register.clone();
+        // Who hangs on a disk that is gone keeps the turn, also when nobody waits any more: so only so many can.
+        let look = move || (register.map(|register| register.repositories()), turn);
+        let (noted, _turn) = blocking(look).await?;
+        let paths: Vec<PathBuf> = noted.unwrap_or_default().into_iter().chain(more.iter().cloned()).collect();
+        let read = stream::iter(paths).map(async |path| (self.of_repository(&path).await, path));
+        let read: Vec<_> = read.buffered(READ_AT_ONCE).collect().await;
+        let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+        for (outcome, path) in read {
+            match outcome {
+                // Two working trees of one repository share their environments.
+                Ok((source, all)) if seen.insert(source.folder.clone()) => found.extend(all),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!("environments of {} are not listed: {error}", path.display());
+                }
+            }
+        }
+        found.truncate(ENVIRONMENTS_MAX);
+        Ok(found)
+    }
+
+    async fn of_repository(self: &Arc<Self>, path: &Path) -> Result<(Source, Vec<Environment>)> {
+        let source = self.source(path).await?;
+        let all = self.ready(&source).await?;
+        Ok((source, all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NoVault, READERS_MAX, Settings};
+    use cofer_sandbox::{EngineSettings, Providers};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn who_gets_no_turn_to_read_in_time_is_told_so() {
+        let settings = Settings { timeout_git: Duration::from_millis(50), ..Settings::default() };
+        let providers = Providers::new(&EngineSettings::default(), &(Arc::new(|_: &str| None) as _));
+        let house = Environments::new(settings, providers, Arc::new(NoVault));
+        let mut turns = Vec::new();
+        for _ in 0..READERS_MAX {
+            turns.push(house.turn_to_read().await.unwrap());
+        }
+        assert_eq!(house.survey(&[]).await.unwrap_err().kind, ErrorKind::LimitExceeded);
+        turns.pop();
+        assert!(house.turn_to_read().await.is_ok());
+    }
+}
