@@ -42,6 +42,7 @@ const DOCKER: Need = Need { what: "Docker", variable: "COFER_TEST_DOCKER_HOST" }
 const PODMAN: Need = Need { what: "Podman", variable: "COFER_TEST_PODMAN_HOST" };
 const POSTGRES: Need = Need { what: "PostgreSQL", variable: "COFER_TEST_POSTGRES_URL" };
 const TOOLS: Need = Need { what: "the downloaded tools", variable: "COFER_TEST_TOOLS" };
+const BROWSER: Need = Need { what: "Chromium", variable: "COFER_TEST_BROWSER" };
 
 /// Docker, or the reason printed why this test is skipped.
 pub fn docker() -> Option<Engine> {
@@ -61,6 +62,11 @@ pub fn postgres() -> Option<Postgres> {
 /// The folder with real MCP servers and clients, or the reason printed why this test is skipped.
 pub fn tools() -> Option<PathBuf> {
     TOOLS.or_skip().map(PathBuf::from)
+}
+
+/// A browser's program, or the reason printed why this test is skipped.
+pub fn browser() -> Option<PathBuf> {
+    BROWSER.or_skip().map(PathBuf::from)
 }
 
 /// Every container engine there is. For clean-up, which has nothing to do where there is none.

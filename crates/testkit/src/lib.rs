@@ -2,6 +2,7 @@
 //!
 //! - `app` runs the real `cofer` as a process of its own.
 //! - `engines` says what the test bed offers (Docker, Podman, `PostgreSQL`), and skips aloud what it does not.
+//! - `browser` is a real one, without a window, that shows the console.
 //! - `chaos_proxy` stands between a client and a server and cuts, freezes or delays what flows.
 //! - `leaks` fails a test that leaves processes, containers, worktrees or descriptors behind.
 //! - `fixture` finds the program of `crates/fixture`, an MCP server that has everything the conformance suites ask for.
@@ -14,6 +15,7 @@
 
 pub mod app;
 mod aside;
+pub mod browser;
 mod built;
 pub mod chaos_proxy;
 pub mod engines;

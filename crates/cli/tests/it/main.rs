@@ -5,6 +5,7 @@
 mod agent;
 mod client_install;
 mod command_line;
+mod console;
 mod databases;
 mod doctor;
 mod documents;

@@ -1,0 +1,140 @@
+//! The console: its files, open to everybody, of the right type and locked in by their headers; and the page in a real browser.
+
+use cofer_testkit::browser::Browser;
+use cofer_testkit::{engines, misbehaving};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::environments::shown::{left_behind, repository};
+use crate::{serving, start};
+
+/// What it would take to run in the page, if anything that a server said became more than text.
+const HOSTILE: &str = "<img src=x onerror=document.title='owned'>";
+
+#[tokio::test]
+async fn the_page_and_its_parts_need_no_token_and_say_what_they_are() {
+    let app = serving().await;
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/console/console.css", "text/css; charset=utf-8"),
+        ("/console/main.js", "text/javascript; charset=utf-8"),
+        ("/console/icon.svg", "image/svg+xml"),
+    ] {
+        let answer = app.send(app.request(Method::GET, path)).await;
+        assert_eq!((answer.status, answer.headers["content-type"].to_str().unwrap()), (200, kind), "{path}");
+        let policy = answer.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'; "), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert_eq!(answer.headers["referrer-policy"], "no-referrer");
+        assert!(!answer.text.is_empty(), "{path}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_that_the_browser_has_is_not_sent_again() {
+    let app = serving().await;
+    let first = app.send(app.request(Method::GET, "/console/main.js")).await;
+    let tag = first.headers["etag"].to_str().unwrap();
+    let again = |tag: String| app.request(Method::GET, "/console/main.js").header("if-none-match", tag);
+    let same = app.send(again(tag.to_owned())).await;
+    assert_eq!((same.status, same.text.as_str()), (304, ""));
+    assert_eq!(same.headers["etag"], tag);
+    assert!(same.headers.contains_key("content-security-policy"));
+    assert_eq!(app.send(again("\"another\"".to_owned())).await.status, 200);
+    let head = app.send(app.request(Method::HEAD, "/")).await;
+    assert_eq!((head.status, head.text.as_str()), (200, ""));
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn there_is_nothing_else_below_the_console() {
+    let app = serving().await;
+    for path in
+        ["/console/nothing.js", "/console/../Cargo.toml", "/console/%2e%2e/Cargo.toml", "/console/a/b"]
+    {
+        assert_eq!(app.send(app.request(Method::GET, path)).await.refusal(), "404 not_found", "{path}");
+    }
+    let post = app.send(app.request(Method::POST, "/")).await;
+    assert_eq!(post.refusal(), "405 method_not_allowed");
+    app.stop().await;
+}
+
+/// Nothing is loaded from elsewhere.
+#[tokio::test]
+async fn the_page_asks_nobody_else() {
+    let app = serving().await;
+    let page = app.send(app.request(Method::GET, "/")).await.text;
+    assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("\"//"), "{page}");
+    for script in page.split("src=\"").skip(1) {
+        assert!(script.starts_with("console/"), "{script}");
+    }
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
+    let Some(program) = engines::browser() else { return };
+    let start = start();
+    let path = repository(&start, "the repository").await;
+    left_behind(&path, "door", format!("{HOSTILE}\n").as_bytes());
+    let app = start.serve().await;
+    let config = json!({"command": misbehaving::program(), "args": ["--stderr-line", HOSTILE]});
+    let server = json!({"name": "alpha", "description": HOSTILE, "transport": "stdio", "config": config});
+    assert_eq!(app.post("/api/v1/projects/default/mcp-servers", &server).await.status, 201);
+    let few = json!({"name": "few", "scopes": ["tools:call"]});
+    let few = app.post("/api/v1/tokens", &few).await.json();
+
+    let mut browser = Browser::open(&program, &format!("{}/", app.url)).await;
+    browser.resize(360, 740).await;
+    let enter = async |browser: &mut Browser, token: &str| {
+        browser.until("document.querySelector('input[name=token]')").await;
+        let script = format!(
+            "{{ const input = document.querySelector('input[name=token]'); input.value = '{token}'; input.form.requestSubmit(); }}"
+        );
+        browser.evaluate(&script).await;
+    };
+    enter(&mut browser, "wrong").await;
+    browser.until("document.body.innerText.includes('does not know this token')").await;
+    enter(&mut browser, &app.token).await;
+    browser.until("document.querySelector('td a')?.textContent === 'alpha'").await;
+
+    browser.evaluate("location.hash = '#/projects/default/tools/echo'").await;
+    browser.until("document.querySelector('form textarea')").await;
+    let call = format!(
+        "{{ const text = document.querySelector('form textarea'); text.value = `{HOSTILE}`; text.form.requestSubmit(); }}"
+    );
+    browser.evaluate(&call).await;
+    browser.until("document.querySelector('.result pre')?.textContent.startsWith('<img')").await;
+    browser.evaluate("location.hash = '#/projects/default/servers/external/alpha'").await;
+    browser.until("document.querySelector('.log')?.textContent.includes('<img')").await;
+    browser.evaluate("location.hash = '#/projects/default/environments'").await;
+    browser.until("document.querySelector('td a')?.textContent === 'door'").await;
+    browser.evaluate("document.querySelector('td a').click()").await;
+    browser.until("document.querySelector('.added')?.textContent.startsWith('+<img')").await;
+    browser.until("document.body.innerText.includes('the work of door')").await;
+    browser.until("document.body.innerText.includes('cofer env merge door')").await;
+    let width = browser.evaluate("document.documentElement.scrollWidth").await;
+    assert!(width.as_u64().is_some_and(|width| width <= 360), "an environment is {width} wide");
+    assert_eq!(browser.evaluate("document.images.length").await, 0);
+    assert_ne!(browser.evaluate("document.title").await, "owned");
+
+    for view in ["servers", "tools", "calls", "runs", "chat", "environments", "secrets"] {
+        browser.evaluate(&format!("location.hash = '#/projects/default/{view}'")).await;
+        browser.until(&format!("document.querySelector('h1')?.textContent.toLowerCase() === '{view}'")).await;
+        let width = browser.evaluate("document.documentElement.scrollWidth").await;
+        assert!(width.as_u64().is_some_and(|width| width <= 360), "{view} is {width} wide");
+    }
+
+    browser.evaluate("[...document.querySelectorAll('button')].find((one) => one.textContent === 'Forget token').click()").await;
+    assert!(browser.evaluate("sessionStorage.getItem('cofer.token')").await.is_null());
+    enter(&mut browser, few["token"].as_str().unwrap()).await;
+    browser.until("document.body.innerText.includes('lacks the scope admin:read')").await;
+    let path = format!("/api/v1/tokens/{}", few["id"].as_str().unwrap());
+    assert_eq!(app.delete(&path).await.status, 204);
+    browser.evaluate("location.hash = '#/projects/default/tools'").await;
+    browser.until("document.querySelector('input[name=token]')").await;
+    assert_eq!(browser.close().await, Vec::<String>::new());
+    app.stop().await;
+}
