@@ -68,6 +68,8 @@ pub struct Engine {
     /// Whether what is mounted must be labelled for the container.
     pub selinux: bool,
     pub enforces: Enforces,
+    /// Whether a quota for a container's own files is worth asking for.
+    pub may_have_quota: bool,
     /// Where it keeps containers and volumes, as it sees it itself.
     pub data_root: String,
 }
@@ -204,8 +206,22 @@ pub(crate) async fn describe(
             cpu: info.cpu_cfs_quota.unwrap_or_default(),
             pids: info.pids_limit.unwrap_or_default(),
         },
+        may_have_quota: may_have_quota(
+            info.driver.as_deref().unwrap_or_default(),
+            &info.driver_status.unwrap_or_default(),
+        ),
         data_root: info.docker_root_dir.unwrap_or_default(),
     })
+}
+
+/// Layers that lie over each other have quotas on XFS alone. Asking in vain costs a container that is made and undone, and at start
+/// twenty servers ask at once.
+fn may_have_quota(driver: &str, status: &[Vec<String>]) -> bool {
+    let filesystem = status.iter().find_map(|fact| match &fact[..] {
+        [name, value] if name == "Backing Filesystem" => Some(value.as_str()),
+        _ => None,
+    });
+    !driver.starts_with("overlay") || filesystem.is_none_or(|filesystem| filesystem == "xfs")
 }
 
 /// The client's own deadline is generous, because some requests last as long as a sandbox does; each request brings its own.
@@ -220,6 +236,21 @@ fn connect(endpoint: &str, version: &ClientVersion) -> Result<Docker, bollard::e
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_asked_for_where_there_may_be_one() {
+        let on = |filesystem: &str| vec![vec!["Backing Filesystem".to_owned(), filesystem.to_owned()]];
+        for (driver, status, worth_it) in [
+            ("overlay2", on("extfs"), false),
+            ("overlay", on("btrfs"), false),
+            ("overlay2", on("xfs"), true),
+            ("overlayfs", vec![vec!["driver-type".to_owned(), "snapshotter".to_owned()]], true),
+            ("btrfs", on("btrfs"), true),
+            ("", Vec::new(), true),
+        ] {
+            assert_eq!(may_have_quota(driver, &status), worth_it, "{driver} {status:?}");
+        }
+    }
 
     #[tokio::test]
     async fn a_place_that_was_named_is_the_only_one_tried_and_the_failure_names_it() {

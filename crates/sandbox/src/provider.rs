@@ -415,6 +415,11 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
+    /// The part of what was asked for that is to blame, where it is one.
+    pub fn field(&self) -> Option<&'static str> {
+        matches!(self, Self::ImageMissing { .. }).then_some("image")
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unavailable { .. } | Self::NotPushed { .. } => Kind::Unavailable,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use cofer_environments::Environments;
 use cofer_gateway::Gateway;
 use cofer_model::ProjectId;
 use cofer_store::Store;
@@ -41,6 +42,8 @@ pub struct Parts {
     pub shelf: Arc<LogShelf>,
     pub logins: Arc<Logins>,
     pub agents: Arc<Agents>,
+    /// To be read of; tools have their own.
+    pub environments: Arc<Environments>,
     /// Whose tokens are taken beside our own.
     pub issued: Option<Issued>,
     /// Cancelled when we are told to stop: what would go on for ever ends.
@@ -63,6 +66,7 @@ pub struct Rooms {
     pub shelf: Arc<LogShelf>,
     pub logins: Arc<Logins>,
     pub agents: Arc<Agents>,
+    pub environments: Arc<Environments>,
     pub issued: Option<Issued>,
 }
 
@@ -74,7 +78,7 @@ impl App {
         telemetry: &Telemetry,
         metrics: PrometheusHandle,
     ) -> Self {
-        let Rooms { store, keyring, hosting, gateway, shelf, logins, agents, issued } = rooms;
+        let Rooms { store, keyring, hosting, gateway, shelf, logins, agents, environments, issued } = rooms;
         let exports_traces = telemetry.exports_traces();
         let (doorkeeper, requests) = (Doorkeeper::new(store.clone()), Semaphore::new(settings.requests_max));
         let begun = TaskTracker::new();
@@ -88,6 +92,7 @@ impl App {
             shelf,
             logins,
             agents,
+            environments,
             issued,
             stopping: stop,
             exports_traces,

@@ -19,6 +19,7 @@ use crate::agents::Agents;
 use crate::app::{App, Rooms};
 use crate::auth::Issued;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::environments;
 use crate::gateway::{self, FileError, LogShelf, ServersFile};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
@@ -140,7 +141,9 @@ pub(crate) async fn serve_until(
     }
     let shelf = Arc::<LogShelf>::default();
     let mut natives = file.natives(&settings.gateway.native_tools)?;
-    natives.extend(crate::environments::of_projects(&settings.environments, &for_environments, &keyring)?);
+    let environments = environments::to_be_read(data_dir.path(), &for_environments)?;
+    let asked = &settings.environments;
+    natives.extend(environments::of_projects(asked, data_dir.path(), &for_environments, &keyring)?);
     let base = settings.oauth.public_url.clone().unwrap_or_else(|| listener.local_url());
     let logins = Arc::new(Logins::new(store.clone(), keyring.clone(), base.clone()));
     let gateway = gateway::open(&store, &hosting, &settings.gateway, &file, natives, &shelf, &logins);
@@ -162,6 +165,7 @@ pub(crate) async fn serve_until(
         shelf,
         logins,
         agents: agents.clone(),
+        environments,
         issued,
     };
     let app = App::new(settings, rooms, stop.clone(), telemetry, metrics);
@@ -263,6 +267,7 @@ fn greet(listener: &Listener, data_dir: &DataDir, behind_proxy: bool) {
             "admin token in {token}; try: curl -H \"Authorization: Bearer $(cat {quoted})\" {url}/api/v1/projects"
         );
     }
+    tracing::info!("console at {url}/");
     // Nobody listening to standard output is no reason not to serve.
     let _ = writeln!(std::io::stdout(), "listening on {url}");
 }

@@ -190,9 +190,9 @@ impl Driver {
                 }
                 self.news(run, News::Launched(about));
             }
-            Outcome::NotMade(NotMade { kind, message, sweep }) => {
+            Outcome::NotMade(NotMade { failure, sweep }) => {
                 held.sweep = sweep;
-                self.news(run, News::StartFailed { kind, message });
+                self.news(run, News::StartFailed(failure));
             }
             Outcome::News(News::Destroyed(Ok(()))) => {
                 self.held = None;

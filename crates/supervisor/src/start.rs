@@ -23,6 +23,7 @@ use crate::logs::{Diary, LogBook};
 use crate::machine::About;
 use crate::plan::{Bridge, Plan, Planner};
 use crate::rules::Rules;
+use crate::truth::StartFailure;
 
 /// Whatever was asked for, looking after one server must not keep a processor busy.
 const HEALTH_INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -57,15 +58,14 @@ pub(crate) struct Made {
 
 #[derive(Debug)]
 pub(crate) struct NotMade {
-    pub kind: Kind,
-    pub message: String,
+    pub failure: StartFailure,
     /// Where something may have been left.
     pub sweep: Option<(Arc<dyn Provider>, Owner)>,
 }
 
 impl NotMade {
-    fn clean(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), sweep: None }
+    pub(crate) fn clean(kind: Kind, message: impl Into<String>) -> Self {
+        Self { failure: StartFailure::new(kind, message), sweep: None }
     }
 
     fn cancelled() -> Self {
@@ -79,7 +79,8 @@ impl NotMade {
 
 impl From<SandboxError> for NotMade {
     fn from(error: SandboxError) -> Self {
-        Self::clean(error.kind(), error.to_string())
+        let (kind, message, field) = (error.kind(), error.to_string(), error.field());
+        Self { failure: StartFailure { kind, message, field }, sweep: None }
     }
 }
 

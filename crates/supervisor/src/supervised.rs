@@ -169,6 +169,13 @@ impl Supervised {
         self.truth.clone()
     }
 
+    /// Has its history say something that others have found out about it.
+    pub fn warn(&self, message: &str) {
+        let (at, message) = (Moment::now(), message.to_owned());
+        let event = HostedEvent { at, kind: HostedEventKind::Warning, message, details: json!({}) };
+        (self.shared.history)(self.shared.id, event);
+    }
+
     pub fn logs(&self) -> &LogBook {
         &self.shared.logs
     }
@@ -178,10 +185,11 @@ impl Supervised {
         self.shared.notifications.subscribe()
     }
 
-    /// What it uses; `None` when it does not run or the engine has not said. Answers soon, if need be with what was so before.
-    pub async fn usage(&self) -> Option<UsageNow> {
+    /// What it uses; `None` when it does not run or the engine has not said. The engine is waited for until then; after that this
+    /// answers with what was so before.
+    pub async fn usage(&self, until: Instant) -> Option<UsageNow> {
         let live = self.stage.borrow().live.clone()?;
-        self.shared.usage.ask(&live).await
+        self.shared.usage.ask(&live, until).await
     }
 
     /// The run that takes calls now, to be spoken to without asking here each time. It ends with that run.

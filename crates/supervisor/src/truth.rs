@@ -52,4 +52,12 @@ pub struct CrashLoop {
 pub struct StartFailure {
     pub kind: cofer_model::Kind,
     pub message: String,
+    /// The part of its registration that is to blame, where it is one.
+    pub field: Option<&'static str>,
+}
+
+impl StartFailure {
+    pub(crate) fn new(kind: cofer_model::Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), field: None }
+    }
 }

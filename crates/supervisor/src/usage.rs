@@ -5,15 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofer_sandbox::{SandboxId, Usage};
-use tokio::time::{Instant, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::live::Live;
 
 /// An engine is not asked more often than this for one server.
 const FRESH: Duration = Duration::from_secs(2);
-/// How long who reads waits for the engine, which goes on being asked.
-const PATIENCE: Duration = Duration::from_millis(200);
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Of all servers, so many are asked about at a time.
+static ASKED_AT_ONCE: Semaphore = Semaphore::const_new(8);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UsageNow {
@@ -29,7 +30,7 @@ pub struct UsageNow {
 #[derive(Debug, Default)]
 pub(crate) struct UsageDesk {
     last: Mutex<Option<Last>>,
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,12 +43,21 @@ struct Last {
 }
 
 impl UsageDesk {
-    pub(crate) async fn ask(self: &Arc<Self>, live: &Arc<Live>) -> Option<UsageNow> {
+    /// The engine is waited for until then, and goes on being asked.
+    pub(crate) async fn ask(self: &Arc<Self>, live: &Arc<Live>, until: Instant) -> Option<UsageNow> {
         if !self.is_fresh(live) {
-            let (desk, live) = (self.clone(), live.clone());
-            let asking = tokio::spawn(async move { desk.ask_engine(&live).await });
-            // It ends by itself, and is told next time.
-            let _ = timeout(PATIENCE, asking).await;
+            // What comes too late is told next time.
+            let _ = match self.turn.clone().try_lock_owned() {
+                Ok(turn) => {
+                    let (desk, live) = (self.clone(), live.clone());
+                    let asking = tokio::spawn(async move {
+                        desk.ask_engine(&live).await;
+                        drop(turn);
+                    });
+                    timeout_at(until, asking).await.map(drop)
+                }
+                Err(_being_asked) => timeout_at(until, self.turn.lock()).await.map(drop),
+            };
         }
         self.last_of(live).and_then(|last| last.usage)
     }
@@ -65,10 +75,8 @@ impl UsageDesk {
     }
 
     async fn ask_engine(&self, live: &Live) {
-        let _turn = self.turn.lock().await;
-        if self.is_fresh(live) {
-            return;
-        }
+        // It is never closed.
+        let _place = ASKED_AT_ONCE.acquire().await;
         let before = self.last_of(live);
         let earlier = before.as_ref().map_or(live.born_at.map(|at| (at, 0)), |last| last.sampled);
         let asked_at = Instant::now();

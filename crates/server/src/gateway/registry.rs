@@ -35,14 +35,21 @@ impl Registry for StoredRegistry {
         self.read(id).await.map_err(|error| chain(&error))
     }
 
-    fn tools_found(&self, _project: ProjectId, server: ServerId, tools: Vec<Box<RawValue>>) {
-        let listed = |tool: Box<RawValue>| ListedTool {
+    fn tools_found(&self, _project: ProjectId, server: ServerId, tools: Vec<Arc<RawValue>>) {
+        let listed = |tool: Arc<RawValue>| ListedTool {
             name: raw::text_at(&tool, &["name"]).unwrap_or_default().into_owned(),
             tool: tool.get().to_owned(),
         };
         let tools: Vec<_> = tools.into_iter().map(listed).collect();
         // The writer ends with this registry.
         let _ = self.found.send(Found::Tools(server, tools));
+    }
+
+    /// Hosted servers have a history; of the others the log tells.
+    fn warned(&self, server: ServerId, warning: &str) {
+        if let Some(entry) = self.hosting.find(None, &Reference::Id(server.0)) {
+            entry.supervised.warn(warning);
+        }
     }
 
     async fn settled(&self) {

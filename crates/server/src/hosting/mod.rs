@@ -36,9 +36,9 @@ use cofer_model::{
 use cofer_sandbox::{Providers, Volume};
 use cofer_store::{RecordedEvent, Store, StoreError};
 use cofer_supervisor::{Rules, Truth};
-use futures_util::StreamExt;
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -59,8 +59,8 @@ const SETTLED_DEADLINE: Duration = Duration::from_mins(1);
 const GONE_DEADLINE: Duration = Duration::from_secs(45);
 /// Beside the grace that servers get at the end.
 const SHUT_DOWN_MARGIN: Duration = Duration::from_secs(15);
-/// How many engines' answers about usage are waited for at once.
-const USAGE_AT_ONCE: usize = 8;
+/// How long engines are waited for to say what servers use, however many these are.
+const USAGE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// All of hosting.
 #[derive(Debug)]
@@ -298,12 +298,13 @@ impl Hosting {
 
     /// The status objects of these, with what they use now.
     pub(crate) async fn statuses(&self, entries: Vec<Arc<Entry>>) -> Vec<ServerStatus> {
+        let until = Instant::now() + USAGE_PATIENCE;
         let status = async |entry: Arc<Entry>| {
-            let usage = entry.supervised.usage().await;
+            let usage = entry.supervised.usage(until).await;
             let truth = entry.supervised.truth().borrow().clone();
             ServerStatus::of(&entry, &truth, usage, Moment::now())
         };
-        futures_util::stream::iter(entries).map(status).buffered(USAGE_AT_ONCE).collect().await
+        futures_util::future::join_all(entries.into_iter().map(status)).await
     }
 
     /// Uses since the last time are written down.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cofer_model::{HostedConfig, HostedStatus, Kind, Moment, Project, ProjectName, ProviderName, ServerName};
 use cofer_store::NewHostedServer;
-use cofer_supervisor::Truth;
+use cofer_supervisor::{StartFailure, Truth};
 
 use super::fleet::Entry;
 use super::{Hosting, gone, volumes};
@@ -73,11 +73,10 @@ impl Hosting {
 /// Why it cannot be started: for good, or because an engine is away.
 fn failure(truth: &Truth, config: &HostedConfig) -> Option<ApiError> {
     if truth.status == HostedStatus::Error {
-        let unavailable = || ApiError::new(Kind::Unavailable, truth.reason.clone().unwrap_or_default());
-        let refused = truth.start_failure.clone();
-        return Some(
-            refused.map_or_else(unavailable, |failure| ApiError::new(failure.kind, failure.message)),
-        );
+        let Some(StartFailure { kind, message, field }) = truth.start_failure.clone() else {
+            return Some(ApiError::new(Kind::Unavailable, truth.reason.clone().unwrap_or_default()));
+        };
+        return Some(ApiError::new(kind, message).blaming(field));
     }
     let reason = init_failure(&truth.last_exit.as_ref()?.stderr_tail)?;
     let program = config.cmd.as_ref().and_then(|cmd| cmd.first());

@@ -8,6 +8,7 @@ use std::error::Error;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use cofer_environments::{EnvError, ErrorKind};
 use cofer_model::{Kind, Reference, Scope};
 use cofer_sandbox::{PickError, SandboxError};
 use cofer_store::{SecretsError, StoreError};
@@ -87,6 +88,15 @@ impl ApiError {
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
+    }
+
+    /// Names the field that is to blame, where there is one.
+    #[must_use]
+    pub fn blaming(self, field: Option<&str>) -> Self {
+        match field {
+            Some(field) => self.with("field", field),
+            None => self,
+        }
     }
 
     #[must_use]
@@ -189,15 +199,24 @@ impl From<SecretsError> for ApiError {
 
 impl From<SandboxError> for ApiError {
     fn from(error: SandboxError) -> Self {
-        let field = matches!(error, SandboxError::ImageMissing { .. }).then_some("image");
-        let refusal = Self::new(error.kind(), error.to_string());
-        field.map_or(refusal.clone(), |field| refusal.with("field", field))
+        Self::new(error.kind(), error.to_string()).blaming(error.field())
     }
 }
 
 impl From<PickError> for ApiError {
     fn from(error: PickError) -> Self {
         Self::new(error.kind(), error.to_string())
+    }
+}
+
+impl From<EnvError> for ApiError {
+    fn from(error: EnvError) -> Self {
+        let EnvError { kind, message, recovery, .. } = &error;
+        if *kind == ErrorKind::Internal {
+            let message = "the environments could not be read; the log tells why under this trace id";
+            return Self::caused(Kind::Internal, message, &error);
+        }
+        Self::new(kind.kind(), format!("{message}; {recovery}"))
     }
 }
 

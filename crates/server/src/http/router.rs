@@ -23,8 +23,9 @@ use super::observe::observe;
 use crate::app::App;
 use crate::logins::{CALLBACK, CLIENT_DOCUMENT};
 use crate::routes::{
-    agent_runs, chat, external, external_tools, health, hosted, hosted_calls, hosted_logs, images, logins,
-    master_key, mcp, products, projects, providers, secrets, tokens, tool_calls, tools,
+    agent_runs, chat, console, environments, external, external_tools, health, hosted, hosted_calls,
+    hosted_logs, images, logins, master_key, mcp, products, projects, providers, secrets, tokens, tool_calls,
+    tools,
 };
 
 /// The guide has one address, its scenarios the other.
@@ -52,6 +53,10 @@ pub fn router(app: App) -> Router {
         .routes(routes!(providers::list))
         .merge(registry())
         .merge(agents())
+        .routes(routes!(environments::list))
+        .routes(routes!(environments::show))
+        .routes(routes!(environments::log))
+        .routes(routes!(environments::diff))
         .merge(hosting(&app))
         .layer(middleware::from_fn_with_state(app.clone(), see_through))
         // Whoever leaves a call gives it up, so these are not seen through.
@@ -60,7 +65,9 @@ pub fn router(app: App) -> Router {
         // Under load these must still answer, so the limit stays inside of them.
         .layer(middleware::from_fn_with_state(app.clone(), limit))
         .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz));
+        .routes(routes!(health::readyz))
+        .route("/", get(console::page))
+        .route("/console/{*name}", get(console::file));
     let (router, mut document) = api.split_for_parts();
     describe_security(&mut document);
     router

@@ -3,6 +3,8 @@
 
 pub mod agent_runs;
 pub mod chat;
+pub mod console;
+pub mod environments;
 pub mod external;
 pub mod external_tools;
 pub mod health;

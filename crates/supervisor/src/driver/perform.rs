@@ -90,8 +90,7 @@ impl Driver {
         let rules = &self.rules;
         // Each part of it has a deadline of its own; this is for what nobody thought of.
         let limit = rules.plan_timeout + rules.image_timeout + rules.launch_timeout + rules.engine_timeout;
-        let failed =
-            NotMade { kind: Kind::Internal, message: "the start came to no end".to_owned(), sweep: None };
+        let failed = NotMade::clean(Kind::Internal, "the start came to no end");
         self.spawn(run, Some(limit), Outcome::NotMade(failed), async move {
             let made = match adopted {
                 Some((provider, id)) => attempt.adopt(provider, id).await,

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cofer_model::{HostedEvent, Isolation, Kind, LastExit, Moment, ProviderName, RestartPolicy, Wanted};
+use cofer_model::{HostedEvent, Isolation, LastExit, Moment, ProviderName, RestartPolicy, Wanted};
 use cofer_sandbox::{Endpoint, Exit, SandboxId};
 
 use crate::plan::{Facts, Memory};
@@ -80,10 +80,7 @@ pub(crate) enum Command {
 pub(crate) enum News {
     Progress(String),
     Launched(Box<About>),
-    StartFailed {
-        kind: Kind,
-        message: String,
-    },
+    StartFailed(StartFailure),
     Greeted(Facts),
     Spoke,
     Checked(Checked),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cofer_model::HostedStatus;
+use cofer_model::{HostedStatus, Kind};
 use cofer_sandbox::ExitCause;
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn any_news() -> impl Strategy<Value = News> {
         happenings(),
         Just(News::Looked(exit(Some(1), None, ExitCause::Itself))),
         Just(News::Launched(Box::new(about(RestartPolicy::Always)))),
-        Just(News::StartFailed { kind: Kind::Invalid, message: "no".to_owned() }),
+        Just(News::StartFailed(StartFailure::new(Kind::Invalid, "no"))),
         Just(News::Destroyed(Ok(()))),
         Just(News::Checked(Checked::Missed)),
     ]
@@ -168,7 +168,7 @@ impl World {
             }
             Effect::Launch { run } | Effect::Adopt { run } => {
                 let kind = if place.is_multiple_of(2) { Kind::Unavailable } else { Kind::Invalid };
-                self.news(run, News::StartFailed { kind, message: "no".to_owned() });
+                self.news(run, News::StartFailed(StartFailure::new(kind, "no")));
             }
             Effect::StopAndDestroy { run, .. } | Effect::Destroy { run } if well => {
                 self.live.remove(&run);

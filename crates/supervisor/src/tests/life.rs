@@ -259,7 +259,8 @@ async fn at_the_end_of_cofer_it_is_ended_and_nothing_is_left() {
 #[tokio::test(start_paused = true)]
 async fn the_engine_is_asked_for_usage_rarely_however_many_ask() {
     let bed = Bed::ready().await;
-    let asking = || async { bed.server.usage().await.unwrap() };
+    let soon = || tokio::time::Instant::now() + SECOND;
+    let asking = || async { bed.server.usage(soon()).await.unwrap() };
     let answers = futures_util::future::join_all((0..20).map(|_| asking())).await;
     assert_eq!(bed.engine.usage_asked.load(Ordering::SeqCst), 1);
     assert_eq!(answers[19].memory_bytes, 5);

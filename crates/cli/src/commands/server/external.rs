@@ -119,6 +119,19 @@ pub(super) async fn instead(hosted: &Hosted, server: &str, failure: Failure) -> 
     send_instead(hosted, Method::GET, server, &[], None, failure).await
 }
 
+/// What its program wrote to stderr.
+pub(super) async fn logs_instead(
+    hosted: &Hosted,
+    server: &str,
+    tail: &str,
+    follow: bool,
+    failure: Failure,
+) -> Result<(), Failure> {
+    let found = instead(hosted, server, failure).await?;
+    let project = found["project"].as_str().unwrap_or_default();
+    hosted.logs(&["projects", project, "mcp-servers", server, "logs"], &[("tail", tail)], follow).await
+}
+
 pub(super) async fn remove_instead(
     hosted: &Hosted,
     server: &str,

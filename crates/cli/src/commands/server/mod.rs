@@ -147,8 +147,12 @@ impl Server {
                 format.print(&found, || crate::output::fields(&found))
             }
             Action::Logs { server, follow, tail } => {
-                let shown = hosted.logs(&server, follow, tail).await;
-                external::explained(&hosted, &server, shown).await
+                let tail = tail.to_string();
+                let (here, query) = (place(&[&server, "logs"]), hosted.query(&[("tail", &tail)]));
+                match hosted.logs(&here, &query, follow).await {
+                    Err(failure) => external::logs_instead(&hosted, &server, &tail, follow, failure).await,
+                    shown => shown,
+                }
             }
             Action::Events { server, limit } => {
                 let limit = limit.to_string();
@@ -240,14 +244,12 @@ impl Hosted {
         }
     }
 
-    async fn logs(&self, server: &str, follow: bool, tail: usize) -> Result<(), Failure> {
-        let tail = tail.to_string();
-        let place = place(&[server, "logs"]);
+    async fn logs(&self, place: &[&str], query: &[(&str, &str)], follow: bool) -> Result<(), Failure> {
         if follow {
-            let query = self.query(&[("tail", &tail), ("follow", "true")]);
-            return self.client.follow(&place, &query, |line| self.print_log_line(line)).await;
+            let query = [query, &[("follow", "true")]].concat();
+            return self.client.follow(place, &query, |line| self.print_log_line(line)).await;
         }
-        let lines = self.client.get_with(&place, &self.query(&[("tail", &tail)])).await?;
+        let lines = self.client.get_with(place, query).await?;
         self.format.print(&lines, || {
             lines.as_array().into_iter().flatten().map(log_line).collect::<Vec<_>>().join("\n")
         })

@@ -107,6 +107,8 @@ async fn what_cannot_be_started_is_refused_with_the_engines_reason_and_leaves_no
         more["volumes"] = json!(["/data", "/more"]);
         let answer = host.register("bad", image, more.clone()).await;
         assert_eq!(answer.refusal(), "422 validation_error", "{image} {more}: {answer:?}");
+        let blamed = &answer.json()["error"]["details"]["field"];
+        assert_eq!(*blamed == "image", image != "cofer-test/busybox", "{image} {more}: {blamed}");
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.contains(said), "{message}");
         nothing_is_left(&host, &more).await;

@@ -70,6 +70,20 @@ async fn a_server_that_lives_elsewhere_from_add_to_rm() {
 }
 
 #[tokio::test]
+async fn what_a_program_wrote_before_it_died_is_in_its_log() {
+    let app = serving().await;
+    let script = "echo no licence found >&2; exit 3";
+    app.cofer(&["server", "add", "broken", "--", "/bin/sh", "-c", script]).await.succeeded();
+    assert_eq!(app.cofer(&["server", "logs", "broken"]).await.succeeded(), "");
+    assert!(app.cofer(&["server", "refresh", "broken"]).await.failed_with(6).contains("no licence found"));
+    let logged = app.cofer(&["server", "logs", "broken"]).await;
+    assert!(logged.succeeded().contains("no licence found"), "{logged:?}");
+    let lines = app.cofer(&["server", "logs", "-n", "1", "broken", "--json"]).await.json();
+    assert_eq!((&lines[0]["stream"], &lines[0]["line"]), (&json!("stderr"), &json!("no licence found")));
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn what_does_not_fit_together_is_refused_with_what_to_do() {
     let app = serving().await;
     app.cofer(&["server", "add", "there", "--", "uvx", "x"]).await.succeeded();
@@ -114,7 +128,7 @@ async fn what_does_not_fit_together_is_refused_with_what_to_do() {
         (&["server", "rm", "nope"], 3, "nope"),
         (&["server", "stop", "nope"], 3, "nope"),
         (&["server", "refresh", "nope"], 3, "nope"),
-        (&["server", "logs", "there"], 2, "lives elsewhere"),
+        (&["server", "logs", "nope"], 3, "nope"),
         (&["server", "events", "there"], 2, "lives elsewhere"),
         (&["server", "call", "there", "ping"], 2, "lives elsewhere"),
     ] {
