@@ -22,11 +22,11 @@ pub async fn measure() {
 
 async fn boot_and_memory(provider: &str) {
     let cofer = Served::cofer().await;
-    let before = cofer.resident_kib();
+    let before = cofer.own_kib();
     for n in 0..SERVERS {
         cofer.register(&format!("s{n}"), json!({"provider": provider})).await;
     }
-    let each = (cofer.resident_kib().saturating_sub(before)) / SERVERS as u64;
+    let each = (cofer.own_kib().saturating_sub(before)) / SERVERS as u64;
     row(&format!("{provider}: Cofer's memory for each server"), &format!("{each} KiB"), "aim < 300 KB");
     let mut data = cofer.stop().await;
     let (mut boots, mut floors) = (Vec::new(), Vec::new());

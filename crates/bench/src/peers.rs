@@ -89,7 +89,8 @@ fn call(tool: &str) -> String {
 async fn at_floor(floor: &Served) -> Vec<Caller> {
     let mut callers = Vec::new();
     for _ in 0..CLIENTS {
-        callers.push(Caller::new(&floor.address, "/", "", &call("echo")).await);
+        let headers = in_session("0123456789abcdef0123456789abcdef");
+        callers.push(Caller::with_headers(&floor.address, "/", "", &headers, &call("echo")).await);
     }
     callers
 }

@@ -1,4 +1,5 @@
-//! The floor: HTTP in front of a child process, with no tokens, no routes, no record. It matches ids, and that is all.
+//! The floor: HTTP in front of a child process, with no tokens, no routes, no sessions, no record. It matches ids, and that is all. It takes
+//! both forms of a call that Cofer takes, and answers in the same one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,6 +23,8 @@ type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Box<RawValue>>>>>;
 
 #[derive(Deserialize)]
 struct Call<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
     method: &'a str,
     #[serde(borrow)]
     params: &'a RawValue,
@@ -90,7 +93,10 @@ async fn answer(proxy: Arc<Proxy>, request: Request<Incoming>) -> Result<Respons
     );
     proxy.lines.send(line).await.expect("the writer");
     let result = answer.await.expect("an answer");
-    let body = format!("{{\"result\":{result},\"error\":null}}");
+    let body = match call.id {
+        Some(id) => format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"),
+        None => format!("{{\"result\":{result},\"error\":null}}"),
+    };
     Ok(Response::builder()
         .header("content-type", "application/json")
         .body(Full::new(body.into()))

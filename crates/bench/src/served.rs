@@ -146,6 +146,12 @@ impl Served {
         resident_kib(self.pid())
     }
 
+    /// What it has asked for itself. By this it is told what one more of something costs: pages of the program, which come in with the first
+    /// of a kind, are not among it.
+    pub fn own_kib(&self) -> u64 {
+        memory_kib(self.pid(), "RssAnon:")
+    }
+
     /// What its threads have used of the processors so far.
     pub fn processor_micros(&self) -> f64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
@@ -167,7 +173,11 @@ impl Served {
 }
 
 pub fn resident_kib(pid: u32) -> u64 {
+    memory_kib(pid, "VmRSS:")
+}
+
+fn memory_kib(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+    let line = status.lines().find_map(|line| line.strip_prefix(which)).expect("its memory");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
