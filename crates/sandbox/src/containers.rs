@@ -219,7 +219,7 @@ impl Provider for EngineProvider {
             Stdio::Bridged if open.engine.kind == EngineKind::Podman => {
                 Err(open.unsupported("Podman closes the stdin of a sandbox with the first connection to it"))
             }
-            Stdio::Bridged => Ok(self.take_streams(&open, id, Wanted::All).await?.bridged(logs)),
+            Stdio::Bridged => Ok(self.take_streams(&open, id, Wanted::All).await?.bridged_to(&seen, logs)),
             Stdio::None => Err(open.unsupported("this sandbox was made without streams")),
             Stdio::LogOnly => {
                 let attached = self.take_streams(&open, id, Wanted::OutputOnly).await?;

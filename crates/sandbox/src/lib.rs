@@ -26,6 +26,7 @@ mod plain;
 pub mod provider;
 pub mod providers;
 mod sightings;
+mod stdin;
 mod streams;
 mod usage;
 mod volumes;

@@ -55,7 +55,8 @@ impl EngineProvider {
         unfinished.volumes = made;
         outcome?;
         let attached = loop {
-            let latitude = self.latitude();
+            let mut latitude = self.latitude();
+            latitude.quota &= open.engine.may_have_quota;
             match self.make_and_start(&open, spec, latitude, unfinished).await {
                 Ok(attached) => break attached,
                 Err(error) if self.learn(latitude, &error) => unfinished.remove_container().await,
@@ -65,7 +66,7 @@ impl EngineProvider {
         let id = unfinished.id.clone().ok_or_else(|| open.refused("it gave the sandbox no name"))?;
         let seen = self.inspect(&open, &id).await?.ok_or_else(|| SandboxError::Gone { id: id.clone() })?;
         let streams = match spec.stdio {
-            Stdio::Bridged => attached.map(|attached| attached.bridged(logs)),
+            Stdio::Bridged => attached.map(|attached| attached.bridged_to(&seen, logs)),
             Stdio::LogOnly | Stdio::None => {
                 if let Some(attached) = attached {
                     self.drain(&id, attached, logs);

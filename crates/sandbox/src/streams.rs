@@ -1,7 +1,7 @@
 //! A sandbox's streams: one connection to the engine, taken over from HTTP, carrying stdin one way and frames the other.
 //!
 //! ```text
-//!   stdin  ───────────────────────────────► engine
+//!   stdin  ───────────────────────────────► engine      (or past it: `stdin`)
 //!   stdout ◄─ [1 0 0 0 length] payload ◄─┐
 //!   LogSink ◄ [2 0 0 0 length] payload ◄─┴─ engine
 //! ```
@@ -19,7 +19,8 @@ use bollard::ClientVersion;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 
 use crate::plain::{self, Answer, Drain, Source};
-use crate::{LogSink, LogStream, SandboxId, Streams};
+use crate::sightings::Seen;
+use crate::{LogSink, LogStream, SandboxId, Streams, stdin};
 
 const ATTACH_MAX: Duration = Duration::from_secs(10);
 const BUFFER_BYTES: usize = 8 << 10;
@@ -112,6 +113,12 @@ impl Attached {
         let Self { source, drain, early } = self;
         let stdout = Demultiplexer::new(source, early, logs, Stdout::Read);
         Streams { stdin: drain, stdout: Box::new(stdout) }
+    }
+
+    /// The same of a sandbox that was seen to run, by the shortest way that there is to its stdin.
+    pub fn bridged_to(self, seen: &Seen, logs: LogSink) -> Streams {
+        let Streams { stdin, stdout } = self.bridged(logs);
+        Streams { stdin: stdin::shortest(stdin, seen), stdout }
     }
 
     /// Everything for the sink, until the sandbox ends or the engine goes away.

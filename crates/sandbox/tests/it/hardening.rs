@@ -49,11 +49,8 @@ async fn it_cannot_fork_without_end(bed: &Bed) {
     if matches!(bed.state(&sandbox.id).await, SandboxState::Running { .. }) {
         match bed.provider.usage(&sandbox.id).await {
             Ok(usage) => assert!(usage.pids <= 20 + 128, "{usage:?}"),
-            // It has ended in between.
-            Err(error) => {
-                let state = bed.state(&sandbox.id).await;
-                assert!(!matches!(state, SandboxState::Running { .. }), "{state:?}: {error}");
-            }
+            // It is about to end: an engine may say for a while that it still runs.
+            Err(_not_there) => drop(bed.exit(&sandbox.id).await),
         }
     }
 }

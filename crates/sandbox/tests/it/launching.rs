@@ -19,6 +19,7 @@ conformance! {
     a_command_that_is_missing_ends_with_its_code,
     a_launch_that_is_dropped_leaves_nothing_that_is_not_listed,
     what_it_can_do_is_told,
+    its_own_pipe_is_written_to_where_it_has_one,
 }
 
 async fn what_is_said_to_it_comes_back(bed: &Bed) {
@@ -153,4 +154,15 @@ async fn what_it_can_do_is_told(bed: &Bed) {
     let isolation = if bed.is(ProviderName::Gvisor) { "gvisor" } else { "container" };
     assert_eq!(capabilities.isolation.as_str(), isolation);
     assert!(capabilities.description.contains(bed.engine.host()), "{}", capabilities.description);
+}
+
+async fn its_own_pipe_is_written_to_where_it_has_one(bed: &Bed) {
+    let mut sandbox = bed.run("readlink /proc/self/fd/0; cat").await;
+    let pipe = sandbox.line().await;
+    let own = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_open = own.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|to| to.as_os_str() == pipe.as_str());
+    // gVisor keeps it inside, where nobody reaches it.
+    assert_eq!(is_open, !bed.is(ProviderName::Gvisor), "{pipe}");
+    sandbox.say("by whichever way").await;
+    assert_eq!(sandbox.line().await, "by whichever way");
 }

@@ -39,7 +39,7 @@ impl Machine {
         match news {
             News::Progress(progress) => self.kept.progress = Some(progress),
             News::Launched(about) => self.launched(now, *about, effects),
-            News::StartFailed { kind, message } => self.start_failed(now, kind, message, effects),
+            News::StartFailed(failure) => self.start_failed(now, failure, effects),
             _ => {}
         }
     }
@@ -77,8 +77,9 @@ impl Machine {
         effects.push(Effect::Greet { run });
     }
 
-    fn start_failed(&mut self, now: Now, kind: Kind, message: String, effects: &mut Vec<Effect>) {
+    fn start_failed(&mut self, now: Now, failure: StartFailure, effects: &mut Vec<Effect>) {
         let State::Starting { run, way, why } = self.state else { return };
+        let StartFailure { kind, message, .. } = failure.clone();
         let soon = matches!(kind, Kind::Unavailable | Kind::Timeout);
         self.kept.progress = None;
         if way == Way::Adopt && !soon {
@@ -91,7 +92,7 @@ impl Machine {
             record(now, HostedEventKind::StartFailed, &message, details, effects);
         }
         let delay = if soon { self.engine_retry() } else { self.rules.refused_retry };
-        self.kept.start_failure = (!soon).then(|| StartFailure { kind, message: message.clone() });
+        self.kept.start_failure = (!soon).then_some(failure);
         self.kept.reason = Some(message);
         let back_off = BackOff { until: now.at + delay, next_at: now.wall.after(delay), then: Why::Again };
         match way {
@@ -111,7 +112,7 @@ impl Machine {
             News::Tools(count) => self.kept.facts.tool_count = Some(count),
             News::BridgeEnded => self.bridge_ended(now, effects),
             News::Looked(seen) => self.looked(now, seen, effects),
-            News::Progress(_) | News::Launched(_) | News::StartFailed { .. } | News::Destroyed(_) => {}
+            News::Progress(_) | News::Launched(_) | News::StartFailed(_) | News::Destroyed(_) => {}
         }
     }
 
@@ -211,7 +212,7 @@ impl Machine {
         }
         running.bridge_lost = Some(BridgeLost { since: now.at, engine_was_away: false });
         running.check = Errand::Idle;
-        self.kept.reason = Some("its stdout ended".to_owned());
+        self.kept.reason = Some("its streams ended".to_owned());
         self.look(effects);
     }
 
@@ -247,7 +248,7 @@ impl Machine {
         let retry_at = now.at + self.engine_retry();
         let State::Stopping { stage, grace, then, .. } = &mut self.state else { return };
         match (news, *stage) {
-            (News::Launched(_) | News::StartFailed { .. }, Stage::Cancelling) => {
+            (News::Launched(_) | News::StartFailed(_), Stage::Cancelling) => {
                 *stage = Stage::Destroying;
                 effects.push(super::destruction(run, *grace));
             }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use cofer_model::Kind;
 use cofer_sandbox::ExitCause;
 use insta::assert_snapshot;
 
@@ -91,7 +92,7 @@ impl Teller {
     }
 
     fn news(&self, word: &str) -> News {
-        let failed = |kind, message: &str| News::StartFailed { kind, message: message.to_owned() };
+        let failed = |kind, message: &str| News::StartFailed(StartFailure::new(kind, message));
         match word {
             "launched" => News::Launched(Box::new(about(self.policy))),
             "away" => failed(Kind::Unavailable, "the engine is away"),
@@ -202,8 +203,8 @@ fn a_crash_is_counted_once_however_often_it_is_told() {
     0s run: creating -> launch 1
     0s launched: creating -> <started>, greet
     0s greeted: ready -> <ready>, count tools
-    0s eof: restarting (its stdout ended) -> look
-    0s hint: restarting (its stdout ended)
+    0s eof: restarting (its streams ended) -> look
+    0s hint: restarting (its streams ended)
     0s exited: restarting (it exited with code 1) -> close, <crashed>, destroy 1
     0s exited: restarting (it exited with code 1)
     0s destroyed: restarting (it exited with code 1) -> launch 2
@@ -477,11 +478,11 @@ fn a_broken_bridge_is_a_crash_once_it_is_sure() {
     0s run: creating -> launch 1
     0s launched: creating -> <started>, greet
     0s greeted: ready -> <ready>, count tools
-    0s eof: restarting (its stdout ended) -> look
-    0s runs: restarting (its stdout ended)
-    0s tick: restarting (its stdout ended) -> look
-    1s runs: restarting (its stdout ended)
-    1s tick: restarting (its stdout ended) -> look
+    0s eof: restarting (its streams ended) -> look
+    0s runs: restarting (its streams ended)
+    0s tick: restarting (its streams ended) -> look
+    1s runs: restarting (its streams ended)
+    1s tick: restarting (its streams ended) -> look
     2s runs: restarting (it closed its stdout and went on running) -> close, <crashed>, destroy 1
     2s destroyed: restarting (it closed its stdout and went on running) -> launch 2
     ");
@@ -493,7 +494,7 @@ fn a_bridge_that_broke_with_the_engine_is_built_anew() {
     0s run: creating -> launch 1
     0s launched: creating -> <started>, greet
     0s greeted: ready -> <ready>, count tools
-    0s eof: restarting (its stdout ended) -> look
+    0s eof: restarting (its streams ended) -> look
     0s unknown: error (the engine is away)
     3s tick: error (the engine is away) -> look
     3s unknown: error (the engine is away)
