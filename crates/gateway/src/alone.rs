@@ -123,8 +123,13 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
         Ok(running) => {
             let (stream, from, project) = (running.stream.clone(), running.told, project.clone());
             let answer = Box::pin(async move {
+                let list = List::of(&method);
+                let lifetime = |project: &Project| list.map_or(Duration::ZERO, |list| project.lifetime(list));
+                // A list that changes while it is answered is not good for as long as the new one is.
+                let before = lifetime(&project);
                 let reply = running.drive(&project).await.unwrap_or_else(Reply::Error);
-                let lifetime = List::of(&method).map_or(Duration::ZERO, |list| project.lifetime(list));
+                let after = lifetime(&project);
+                let lifetime = if before.is_zero() { after } else { after.min(before) };
                 Some(Answered::to(&id, &translate::for_standalone(&method, reply, lifetime)))
             });
             Exchange { stream, from, answer }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use cofer_mcp::message::Reply;
 use cofer_mcp::{CallError, era, raw};
 use cofer_model::mask::Mask;
-use cofer_model::{CallId, CallStatus, Kind, Moment, RunId, ToolCallRecord};
+use cofer_model::{CallId, CallStatus, Kind, Moment, ProjectId, RunId, ToolCallRecord};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
+use crate::House;
 use crate::catalogue::Answerer;
 use crate::desk::next_number;
 use crate::native::{NATIVE, NativeCall, NativeProgress, text_result};
@@ -17,7 +18,7 @@ use crate::outbox::Outbox;
 use crate::project::Project;
 use crate::record::{Recorder, Taken};
 use crate::rounds::{Clock, rounds};
-use crate::session::Session;
+use crate::session::{Session, TOKEN};
 use crate::slot::Unreached;
 use crate::upstream::Upstream;
 
@@ -93,11 +94,11 @@ impl Project {
 
     /// Records that a tool was not called, and what was said instead.
     pub async fn decline_tool(&self, name: &str, params: &RawValue, words: &str, caller: &Caller) {
-        let mut recording = Recording::begin(self, name, params, caller);
+        let mut recording = self.recording(name, params, caller);
         if let Some(route) = self.catalogue().route(name) {
             route.answerer.server_name().clone_into(&mut recording.server);
         }
-        recording.finish(&Ok(Reply::Result(text_result(words, true)))).await;
+        recording.finish(Ok(&Reply::Result(text_result(words, true)))).await;
     }
 
     pub(crate) async fn call_tool_for(
@@ -108,9 +109,9 @@ impl Project {
         caller: &Caller,
         client: Option<Client<'_>>,
     ) -> Result<Reply, CallFailed> {
-        let mut recording = Recording::begin(self, name, &params, caller);
+        let mut recording = self.recording(name, &params, caller);
         let outcome = self.routed(name, params, timeout, caller, client, &mut recording).await;
-        recording.finish(&outcome).await;
+        recording.finish(outcome.as_ref()).await;
         outcome
     }
 
@@ -149,6 +150,10 @@ impl Project {
             raw::with(&params, &["name"], &raw::quoted(&route.name)).unwrap_or(params)
         };
         self.send(upstream, "tools/call", Some(params), timeout, client, Some(&mut recording.mask)).await
+    }
+
+    fn recording<'a>(&'a self, tool: &'a str, params: &RawValue, caller: &'a Caller) -> Recording<'a> {
+        Recording::begin(&self.house, self.id, tool, Some(params), caller)
     }
 
     /// Sends a request to a server, with the progress of it going back to the client.
@@ -202,22 +207,22 @@ fn with_own_token(
     number: u64,
     has_client: bool,
 ) -> (Option<Box<RawValue>>, Option<Box<RawValue>>) {
-    const PATH: [&str; 2] = ["_meta", "progressToken"];
     let Some(params) = params else { return (None, None) };
     if !has_client || !params.get().contains("progressToken") {
         return (Some(params), None);
     }
-    let Some(token) = raw::at(&params, &PATH).map(ToOwned::to_owned) else { return (Some(params), None) };
-    match raw::with(&params, &PATH, &number.to_string()) {
+    let Some(token) = raw::at(&params, &TOKEN).map(ToOwned::to_owned) else { return (Some(params), None) };
+    match raw::with(&params, &TOKEN, &number.to_string()) {
         Some(own) => (Some(own), Some(token)),
         None => (Some(params), None),
     }
 }
 
-/// A call on its way into the record; also when its caller leaves.
-struct Recording<'a> {
+/// A call on its way into the record; also when its caller leaves, which is when this is dropped unfinished.
+#[derive(Debug)]
+pub struct Recording<'a> {
     recorder: &'a Recorder,
-    project: &'a Project,
+    project: ProjectId,
     tool: &'a str,
     server: String,
     caller: &'a Caller,
@@ -228,15 +233,22 @@ struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    fn begin(project: &'a Project, tool: &'a str, params: &RawValue, caller: &'a Caller) -> Self {
+    /// `params` are those of `tools/call`.
+    pub(crate) fn begin(
+        house: &'a House,
+        project: ProjectId,
+        tool: &'a str,
+        params: Option<&RawValue>,
+        caller: &'a Caller,
+    ) -> Self {
         Self {
-            recorder: &project.house.recorder,
+            recorder: &house.recorder,
             project,
             tool,
             server: String::new(),
             caller,
-            input: raw::at(params, &["arguments"]).map(ToOwned::to_owned),
-            mask: project.house.no_mask.clone(),
+            input: params.and_then(|params| raw::at(params, &["arguments"])).map(ToOwned::to_owned),
+            mask: house.no_mask.clone(),
             began: Instant::now(),
             done: false,
         }
@@ -246,7 +258,7 @@ impl<'a> Recording<'a> {
         self.done = true;
         let record = ToolCallRecord {
             id: CallId::generate(),
-            project_id: self.project.id,
+            project_id: self.project,
             run_id: self.caller.run,
             step_number: self.caller.step,
             tool_name: self.tool.to_owned(),
@@ -262,7 +274,15 @@ impl<'a> Recording<'a> {
         Taken { record, input: self.input.take(), output, mask: self.mask.clone() }
     }
 
-    async fn finish(&mut self, outcome: &Result<Reply, CallFailed>) {
+    /// Which server it goes to, and what of its words is not written down.
+    #[must_use]
+    pub fn to(mut self, server: &str, mask: Arc<Mask>) -> Self {
+        server.clone_into(&mut self.server);
+        self.mask = mask;
+        self
+    }
+
+    pub async fn finish(&mut self, outcome: Result<&Reply, &CallFailed>) {
         let (status, output) = match outcome {
             Ok(Reply::Result(result)) if is_error(result) => (CallStatus::Error, Some(result.clone())),
             Ok(Reply::Result(result)) => (CallStatus::Completed, Some(result.clone())),

@@ -139,7 +139,15 @@ impl Desk {
         if let Whose::Session(client) = &self.whose {
             clients.extend(client.upgrade());
         }
-        clients.iter().any(|client| client.called_off(self.number, id, params));
+        let take_back = |client: &Session| client.called_off(self.number, id, params);
+        // Most are taken back because their call is over, and then its client has none here any more.
+        if !clients.iter().any(|client| take_back(client))
+            && let Some(upstream) = self.upstream.upgrade()
+        {
+            upstream.each_session(|client| {
+                take_back(client);
+            });
+        }
     }
 
     /// To everybody with a call under way; if there is nobody, to whoever may want to know.

@@ -50,7 +50,7 @@ use serde_json::value::RawValue;
 use tokio::sync::OnceCell;
 
 pub use breaker::BreakerRules;
-pub use call::{CallFailed, Caller};
+pub use call::{CallFailed, Caller, Recording};
 pub use catalogue::ListedTool;
 pub use dial::{Dial, DialError, Dialled, Held};
 pub use lists::Item;
@@ -267,6 +267,17 @@ impl Gateway {
         });
         self.house.registry.settled().await;
         refreshed
+    }
+
+    /// Takes down a call of a tool that goes to its server by another door than a catalogue's.
+    pub fn take_down<'a>(
+        &'a self,
+        project: ProjectId,
+        tool: &'a str,
+        params: Option<&RawValue>,
+        caller: &'a Caller,
+    ) -> Recording<'a> {
+        Recording::begin(&self.house, project, tool, params, caller)
     }
 
     /// Comes back when every call that has ended is recorded.

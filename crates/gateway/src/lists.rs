@@ -20,6 +20,8 @@ const ITEMS_MAX: usize = 50_000;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// No list is taken for good for longer, whatever its server says.
 const LIFETIME_MAX: Duration = Duration::from_hours(1);
+/// However short a list is good for, it is not looked at anew more often.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
 /// A refusal within this time is one worth waiting for.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -115,8 +117,8 @@ pub(crate) struct Kept(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     items: Option<Items>,
-    /// How long its server takes what it said for good; none where it did not say.
-    good_until: Option<Instant>,
+    /// Since when and for how long its server takes what it said for good; nothing where it did not say.
+    good: Option<(Instant, Duration)>,
     asked: Option<Asked>,
     /// It was waited for in vain: who asks next does not wait again, and hears of it when it comes.
     is_silent: bool,
@@ -145,12 +147,17 @@ impl Kept {
     }
 
     pub(crate) fn set_lifetime(&self, lifetime: Option<Duration>) {
-        self.state().good_until = lifetime.map(|lifetime| Instant::now() + lifetime.min(LIFETIME_MAX));
+        self.state().good = lifetime.map(|lifetime| (Instant::now(), lifetime.min(LIFETIME_MAX)));
     }
 
     /// How much longer it is good; none where its server did not say.
     pub(crate) fn lifetime(&self) -> Option<Duration> {
-        self.state().good_until.map(|until| until.saturating_duration_since(Instant::now()))
+        self.state().good.map(|(since, lifetime)| lifetime.saturating_sub(since.elapsed()))
+    }
+
+    /// Whether it is time to look at it anew.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.state().good.is_some_and(|(since, lifetime)| since.elapsed() >= lifetime.max(LOOKED_AT_EVERY))
     }
 
     /// What the server answers, waited for this long at most, counted from when it was asked. `ask` starts asking it, which goes on

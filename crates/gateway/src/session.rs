@@ -83,6 +83,13 @@ struct Pending {
     token: Option<Box<RawValue>>,
 }
 
+impl Open {
+    /// What nobody has answered for so long, nobody will; its server hears so.
+    fn drop_stale_questions(&mut self) {
+        self.questions.retain(|_, asked| asked.at.elapsed() < QUESTION_PATIENCE);
+    }
+}
+
 static NEXT_QUESTION: AtomicU64 = AtomicU64::new(1);
 
 impl Session {
@@ -223,6 +230,7 @@ impl Session {
         let message = request(number, &question.method, own.as_deref().or(question.params.as_deref()));
         {
             let mut open = self.open();
+            open.drop_stale_questions();
             if open.questions.len() >= QUESTIONS_MAX {
                 return;
             }
@@ -251,7 +259,8 @@ impl Session {
         if let Some(params) = raw::with(params, &["requestId"], &number.to_string())
             && !self.is_standalone()
         {
-            stream.push(notification("notifications/cancelled", Some(&params)));
+            let place = if stream.has_ended() { &self.general } else { &stream };
+            place.push(notification("notifications/cancelled", Some(&params)));
         }
         true
     }
@@ -290,7 +299,8 @@ impl Session {
 
     /// How much longer a call may take that is out of time, because of what its client is, or was, asked meanwhile.
     pub(crate) fn more_time(&self, timeout: Duration) -> Option<Instant> {
-        let open = self.open();
+        let mut open = self.open();
+        open.drop_stale_questions();
         let now = Instant::now();
         let later = match open.questions.values().map(|asked| asked.at).min() {
             Some(asked_at) => (asked_at + QUESTION_PATIENCE).min(now + LOOK_AGAIN),
@@ -438,7 +448,7 @@ impl Session {
 }
 
 /// Where a message says what its progress is called.
-const TOKEN: [&str; 2] = ["_meta", "progressToken"];
+pub(crate) const TOKEN: [&str; 2] = ["_meta", "progressToken"];
 
 fn token_of(question: &Question) -> Option<Box<RawValue>> {
     let params = question.params.as_deref().filter(|params| params.get().contains("progressToken"))?;

@@ -265,13 +265,13 @@ impl Upstream {
         Ok(items)
     }
 
-    /// How much longer its list is good. One that is not any more is looked at anew, for who asks next.
+    /// How much longer its list is good. One that is not any more is looked at anew, for who asks next; but nobody is woken for that.
     pub(crate) fn lifetime(&self, list: List) -> Duration {
-        let Some(lifetime) = self.kept(list).lifetime() else { return Duration::ZERO };
-        if lifetime.is_zero() {
+        let kept = self.kept(list);
+        if kept.is_stale() && matches!(self.shared.place().standing, Standing::Connected(_)) {
             self.changed(Change::of(list), &Whose::Everybodys);
         }
-        lifetime
+        kept.lifetime().unwrap_or_default()
     }
 
     /// Takes over a list that was fetched. Who is interested hears if it is another one.

@@ -20,8 +20,10 @@ use crate::voice::Voice;
 /// Longer notifications are not published: with as many kept as above, subscribers would hold too much of a hostile server's text.
 const NOTIFICATION_BYTES_MAX: usize = 1 << 20;
 /// Answers to the server's questions that wait to be written. A server that asks and does not read loses answers, nobody
-/// else does. What we say ourselves is bounded by the calls it is about.
+/// else does. What we say ourselves of a call is bounded by the calls.
 const ANSWERS_WAITING_MAX: usize = 256;
+/// What others have us say to a server that does not read: more is lost.
+const SAID_WAITING_BYTES_MAX: usize = 4 << 20;
 /// Questions of one server that wait for their answers, which a person may have to give.
 const QUESTIONS_MAX: usize = 2048;
 /// So many bytes are written at once where there are as many lines, and no more is begun.
@@ -45,6 +47,7 @@ pub(crate) struct Router<R, W> {
     line: VecDeque<Call>,
     /// What else is to be written, before any call.
     asides: VecDeque<Vec<u8>>,
+    asides_bytes: usize,
     /// Who need not wait for a turn.
     asked_aside: VecDeque<Call>,
     /// What is left of the lines that are being written.
@@ -85,6 +88,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             questions: Arc::new(Semaphore::new(QUESTIONS_MAX)),
             line: VecDeque::new(),
             asides: VecDeque::new(),
+            asides_bytes: 0,
             asked_aside: VecDeque::new(),
             writing: Bytes::new(),
             in_flight: HashMap::new(),
@@ -141,10 +145,22 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         match command {
             Command::Call(call) => self.queue(call),
             Command::LetGo(ticket) => self.let_go(ticket),
-            Command::Say(line) => self.asides.push_back(line),
+            Command::Say(line) => self.say(line),
             Command::Listen(ear) => self.ear = Some(ear),
             Command::Close => self.is_closing = true,
         }
+    }
+
+    /// One line is taken whatever its length, as a call is.
+    fn say(&mut self, line: Vec<u8>) {
+        if self.asides.is_empty() || self.asides_bytes + line.len() <= SAID_WAITING_BYTES_MAX {
+            self.aside(line);
+        }
+    }
+
+    fn aside(&mut self, line: Vec<u8>) {
+        self.asides_bytes += line.len();
+        self.asides.push_back(line);
     }
 
     fn queue(&mut self, call: Call) {
@@ -188,6 +204,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
     /// Asides first, then whoever's turn it is.
     fn next_line(&mut self) -> Option<Vec<u8>> {
         if let Some(line) = self.asides.pop_front() {
+            self.asides_bytes -= line.len();
             return Some(line);
         }
         let aside = self.asked_aside.pop_front();
@@ -242,11 +259,11 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             return;
         }
         match &self.ear {
-            _ if method == "ping" => self.asides.push_back(message::pong(id)),
-            None => self.asides.push_back(message::not_known(id)),
+            _ if method == "ping" => self.aside(message::pong(id)),
+            None => self.aside(message::not_known(id)),
             Some(ear) => {
                 let Ok(place) = self.questions.clone().try_acquire_owned() else {
-                    return self.asides.push_back(message::too_many_questions(id));
+                    return self.aside(message::too_many_questions(id));
                 };
                 let inbox = self.inbox.clone();
                 let answerer = Answerer::ToServer(ToServer { id: Some(id.to_owned()), inbox, _place: place });
@@ -273,7 +290,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
     fn let_go(&mut self, ticket: u64) {
         if let Some(waiter) = self.land(ticket) {
             if waiter.may_be_cancelled {
-                self.asides.push_back(message::cancelled(ticket));
+                self.aside(message::cancelled(ticket));
             }
         } else if let Some(place) = self.asked_aside.iter().position(|call| call.ticket == ticket) {
             self.asked_aside.remove(place);

@@ -29,6 +29,13 @@ pub struct Mask {
 }
 
 impl Mask {
+    /// Hides all of these.
+    pub fn of<'a>(values: impl IntoIterator<Item = &'a SecretString>) -> Self {
+        let mut mask = Self::default();
+        values.into_iter().for_each(|value| mask.hide(value));
+        mask
+    }
+
     /// From now on, hides this value, also as it reads inside a JSON string.
     pub fn hide(&mut self, value: &SecretString) {
         let clear = value.expose_secret();

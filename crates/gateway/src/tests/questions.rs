@@ -97,3 +97,57 @@ async fn a_question_has_a_number_of_its_own_for_its_progress_and_for_being_taken
         "what was taken back is not answered"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_taken_back_after_its_call_is_taken_back_all_the_same() {
+    let dial = MadeUp::that([]);
+    let client = Client::of(&dial).await;
+    let Exchange { stream, answer, .. } = client.calls(&json!("call"));
+    let answer = tokio::spawn(answer);
+    let mut server = Server::of(&dial).await;
+    server.hears(|message| message["method"] == "tools/call").await;
+    server.says(elicitation("question")).await;
+    let (_, asked) = next(&stream, 0).await;
+
+    client.says(
+        &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "call"}}),
+    );
+    stream.finish(answer.await.unwrap().map(|answer| answer.message));
+    server.hears(|message| message["method"] == "notifications/cancelled").await;
+    let params = json!({"requestId": "question"});
+    server.says(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})).await;
+    let (_, taken_back) = next(&client.session.general, 0).await;
+    assert_eq!(taken_back["params"]["requestId"], asked["id"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_nobody_answers_does_not_take_the_time_of_the_next_one() {
+    let dial = MadeUp::that([]);
+    let client = Client::of(&dial).await;
+    let Exchange { stream, answer, .. } = client.calls(&json!(1));
+    let answer = tokio::spawn(answer);
+    let mut server = Server::of(&dial).await;
+    let call = server.hears(|message| message["method"] == "tools/call").await;
+    server.says(elicitation("never")).await;
+    next(&stream, 0).await;
+    server.says(json!({"jsonrpc": "2.0", "id": call["id"], "result": {"content": []}})).await;
+    answer.await.unwrap().unwrap();
+
+    tokio::time::advance(crate::session::QUESTION_PATIENCE).await;
+    let Exchange { stream, answer, .. } = client.calls(&json!(2));
+    let answer = tokio::spawn(answer);
+    // The conversation was closed meanwhile, because nobody used it.
+    let mut server = Server::of(&dial).await;
+    let call = server.hears(|message| message["method"] == "tools/call").await;
+    server.says(elicitation("in time")).await;
+    next(&stream, 0).await;
+    // Longer than a call may take by itself.
+    tokio::time::sleep(std::time::Duration::from_mins(5)).await;
+    server.says(json!({"jsonrpc": "2.0", "id": call["id"], "result": {"content": []}})).await;
+    let answer = answer.await.unwrap().unwrap();
+    assert_eq!(answer.code, None, "{}", String::from_utf8_lossy(&answer.message));
+}
+
+fn elicitation(id: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": {"message": "who?"}})
+}

@@ -181,6 +181,28 @@ async fn a_server_that_never_reads_blocks_nobody_past_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_server_that_does_not_read_is_told_is_kept_up_to_a_limit_and_calls_are_not_lost_behind_it() {
+    let (pump, mut server) = pump(Limits::default());
+    let much = serde_json::value::to_raw_value(&"x".repeat(1 << 20)).unwrap();
+    for _ in 0..64 {
+        pump.notify("notifications/progress", Some(&much));
+    }
+    let call = asking(&pump, "tools/list", SECOND);
+    settle().await;
+    let mut told = 0;
+    let asked = loop {
+        let heard = server.hears().await;
+        if heard["method"] == "tools/list" {
+            break heard;
+        }
+        told += 1;
+    };
+    assert!((1..=5).contains(&told), "{told} MiB were kept");
+    server.answers(&asked, &json!({})).await;
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_server_hears_that_hands_were_shaken_before_any_other_call() {
     let (pump, mut server) = pump(Limits { in_flight_max: 8, ..Limits::default() });
     let shaking = tokio::spawn({

@@ -140,7 +140,7 @@ impl ExternalDial {
         face: &Face,
         ear: Arc<dyn Ear>,
     ) -> Result<Dialled, DialError> {
-        let mut mask = mask_of_values(secrets);
+        let mut mask = Mask::of(secrets.values());
         if let Some(shown) = &login {
             mask.follow(shown.login.mask());
         }
@@ -246,19 +246,6 @@ fn target(config: &RemoteConfig, secrets: &Secrets) -> Result<HttpTarget, DialEr
     let headers: Result<Vec<_>, DialError> =
         config.headers.iter().map(|(name, value)| Ok((name.clone(), filled(value, secrets)?))).collect();
     Ok(HttpTarget { url, headers: headers? })
-}
-
-/// Hides what a server is given in confidence.
-pub(super) fn mask_of(secrets: &Secrets) -> Arc<Mask> {
-    Arc::new(mask_of_values(secrets))
-}
-
-fn mask_of_values(secrets: &Secrets) -> Mask {
-    let mut mask = Mask::default();
-    for value in secrets.values() {
-        mask.hide(value);
-    }
-    mask
 }
 
 fn filled(text: &str, secrets: &Secrets) -> Result<SecretString, DialError> {

@@ -7,13 +7,12 @@ use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled};
 use cofer_mcp::wire::HttpTarget;
 use cofer_mcp::{CallError, Ear, Era, Face, Handshake, Pump, discover};
-use cofer_model::mask::Mask;
 use cofer_model::{HostedStatus, Kind};
 use cofer_supervisor::{CallRefused, Truth};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::external::{KnownEra, Means, mask_of};
+use super::external::{KnownEra, Means};
 use crate::hosting::Entry;
 
 /// A server that starts again is waited for; one that rests in a crash loop is not.
@@ -42,7 +41,7 @@ impl Dial for HostedDial {
         if facts.protocol_version.is_none()
             && let Ok(Some(hands)) = discover(&pump, face, DISCOVER_TIMEOUT).await
         {
-            return Ok(Dialled { pump, hands, mask: self.mask().await, held: Arc::new(()) });
+            return Ok(Dialled { pump, hands, mask: self.entry.planner.mask(), held: Arc::new(()) });
         }
         let hands = Handshake {
             era: Era::Handshake,
@@ -52,7 +51,7 @@ impl Dial for HostedDial {
             capabilities: None,
             instructions: None,
         };
-        Ok(Dialled { pump, hands, mask: self.mask().await, held: Arc::new(()) })
+        Ok(Dialled { pump, hands, mask: self.entry.planner.mask(), held: Arc::new(()) })
     }
 
     fn takes_many(&self) -> bool {
@@ -92,15 +91,7 @@ impl HostedDial {
             DialError::of_ours(Kind::Invalid, format!("its address cannot be read: {error}"))
         })?;
         let target = HttpTarget { url, headers: Vec::new() };
-        self.means.speak_to(target, face, ear, self.mask().await, &self.era).await
-    }
-
-    /// Hides what it was given in confidence.
-    async fn mask(&self) -> Arc<Mask> {
-        let planner = &self.entry.planner;
-        let config = &planner.blueprint().config;
-        let secrets = planner.office.open_secrets_named_by(planner.project_id, config).await;
-        mask_of(&secrets.unwrap_or_default())
+        self.means.speak_to(target, face, ear, self.entry.planner.mask(), &self.era).await
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) struct ServerPlanner {
     pub(crate) name: ServerName,
     wanted: RwLock<Arc<Blueprint>>,
     latest: RwLock<Drawn>,
+    mask: RwLock<Arc<Mask>>,
 }
 
 /// Which revision of the configuration a run was planned by.
@@ -74,7 +75,12 @@ impl ServerPlanner {
         latest: Drawn,
     ) -> Self {
         let (wanted, latest) = (RwLock::new(Arc::new(blueprint)), RwLock::new(latest));
-        Self { office, id, project_id, name, wanted, latest }
+        Self { office, id, project_id, name, wanted, latest, mask: RwLock::default() }
+    }
+
+    /// Hides what it was given in confidence at its latest start.
+    pub(crate) fn mask(&self) -> Arc<Mask> {
+        self.mask.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The revision that this run was planned by, if it is the latest one planned.
@@ -116,12 +122,14 @@ impl Planner for ServerPlanner {
         self.note_placed(&blueprint, picked.provider.name());
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) =
             Drawn { run, revision: blueprint.revision };
+        let mask = Arc::new(Mask::of(secrets.values()));
+        *self.mask.write().unwrap_or_else(PoisonError::into_inner) = mask.clone();
         let isolation = picked.capabilities.isolation;
         let plain = isolation == Isolation::Container && config.provider.is_none();
         Ok(Plan {
             isolation,
             spec: self.spec(config, &secrets, run)?,
-            mask: Arc::new(mask_of(&secrets)),
+            mask,
             restart_policy: config.restart_policy,
             bridge: office.bridge(config),
             health_interval: Duration::from_millis(config.health_interval_ms),
@@ -212,12 +220,4 @@ fn missing_secrets(missing: &BTreeSet<SecretName>) -> PlanError {
         "`environment` names secrets that the project does not have: {names}; set them with `cofer secret set`"
     );
     PlanError { kind: Kind::Invalid, message }
-}
-
-fn mask_of(secrets: &BTreeMap<SecretName, SecretString>) -> Mask {
-    let mut mask = Mask::default();
-    for value in secrets.values() {
-        mask.hide(value);
-    }
-    mask
 }

@@ -97,7 +97,7 @@ impl Lane {
                 });
                 mcp::express(app, project, trace_id, request).await
             }
-            Self::Hosted { server } => hosted_calls::express(app, &server, request).await,
+            Self::Hosted { server } => hosted_calls::express(app, &server, trace_id, request).await,
         }
     }
 }

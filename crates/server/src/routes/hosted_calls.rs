@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use cofer_mcp::{CallError, Reply, RpcError};
+use cofer_gateway::{CallFailed, Caller as Recorded};
+use cofer_mcp::{CallError, Reply, RpcError, raw};
 use cofer_model::{Kind, Moment, Reference};
 use cofer_supervisor::CallRefused;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use crate::hosting::Entry;
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path, Query};
+use crate::http::observe::Trace;
 use crate::telemetry::metrics;
 
 const METHOD_CHARS_MAX: usize = 256;
@@ -70,13 +72,14 @@ pub async fn call(
     Writer(caller): Writer,
     Path(reference): Path<String>,
     Query(which): Query<InProject>,
+    Trace(trace_id): Trace,
     Body(call): Body<Call>,
 ) -> Result<Response, ApiError> {
-    perform(&app, &caller, which.project(), &reference, call).await
+    perform(&app, &caller, trace_id, which.project(), &reference, call).await
 }
 
 /// The same past the router, in the token's own project or the default one.
-pub(crate) async fn express(app: &App, reference: &str, request: Request) -> Response {
+pub(crate) async fn express(app: &App, reference: &str, trace_id: &str, request: Request) -> Response {
     let (mut parts, body) = request.into_parts();
     let outcome = async {
         if let Some(message) = app.hosting.refusal() {
@@ -84,7 +87,7 @@ pub(crate) async fn express(app: &App, reference: &str, request: Request) -> Res
         }
         let Writer(caller) = Writer::from_request_parts(&mut parts, app).await?;
         let Body(call) = Body::<Call>::from_request(Request::from_parts(parts, body), app).await?;
-        perform(app, &caller, None, reference, call).await
+        perform(app, &caller, trace_id.to_owned(), None, reference, call).await
     };
     outcome.await.unwrap_or_else(IntoResponse::into_response)
 }
@@ -92,6 +95,7 @@ pub(crate) async fn express(app: &App, reference: &str, request: Request) -> Res
 async fn perform(
     app: &App,
     caller: &Caller,
+    trace_id: String,
     project: Option<&Reference>,
     reference: &str,
     call: Call,
@@ -100,16 +104,38 @@ async fn perform(
     let timeout = check(&call, &entry)?;
     entry.note_use(Moment::now());
     let began = Instant::now();
+    let recorded = Recorded { name: caller.name(), trace_id, ..Recorded::default() };
+    let tool = tool_of(&call);
+    let recording = tool.as_deref().map(|tool| {
+        let planner = &entry.planner;
+        let begun = app.gateway.take_down(planner.project_id, tool, call.params.as_deref(), &recorded);
+        begun.to(planner.name.as_str(), planner.mask())
+    });
     let outcome = entry.supervised.call(&call.method, call.params, timeout).await;
     metrics::hosted_call(outcome_name(&outcome), began.elapsed());
-    match outcome {
-        Ok(Reply::Result(result)) => Ok(Json(Outcome { result: Some(result), error: None }).into_response()),
-        Ok(Reply::Error(error)) => {
+    let outcome = outcome.map_err(|refused| refusal(&entry, &refused, timeout));
+    if let Some(mut recording) = recording {
+        recording.finish(outcome.as_ref().map_err(failure).as_ref().copied()).await;
+    }
+    match outcome? {
+        Reply::Result(result) => Ok(Json(Outcome { result: Some(result), error: None }).into_response()),
+        Reply::Error(error) => {
             let status = status_of(&error);
             Ok((status, Json(Outcome { result: None, error: Some(error) })).into_response())
         }
-        Err(refused) => Err(refusal(&entry, &refused, timeout)),
     }
+}
+
+/// The tool that it calls, if it calls one.
+fn tool_of(call: &Call) -> Option<String> {
+    let name = || Some(raw::text_at(call.params.as_deref()?, &["name"])?.into_owned());
+    (call.method == "tools/call").then(|| name().unwrap_or_default())
+}
+
+/// A refusal of ours, for the record.
+fn failure(error: &ApiError) -> CallFailed {
+    let may_have_executed = error.details.contains_key("may_have_executed");
+    CallFailed { kind: error.kind, message: error.message.clone(), may_have_executed, retry_after: None }
 }
 
 fn check(call: &Call, entry: &Entry) -> Result<Duration, ApiError> {

@@ -34,7 +34,7 @@ impl End {
         Self {
             exit: None,
             stderr_tail: String::new(),
-            what: "it closed its stdout and went on running".to_owned(),
+            what: "it closed its stdin or stdout and went on running".to_owned(),
         }
     }
 

@@ -483,8 +483,8 @@ fn a_broken_bridge_is_a_crash_once_it_is_sure() {
     0s tick: restarting (its streams ended) -> look
     1s runs: restarting (its streams ended)
     1s tick: restarting (its streams ended) -> look
-    2s runs: restarting (it closed its stdout and went on running) -> close, <crashed>, destroy 1
-    2s destroyed: restarting (it closed its stdout and went on running) -> launch 2
+    2s runs: restarting (it closed its stdin or stdout and went on running) -> close, <crashed>, destroy 1
+    2s destroyed: restarting (it closed its stdin or stdout and went on running) -> launch 2
     ");
 }
 

@@ -7,6 +7,7 @@ use super::{Host, MIRROR, SERVERS, on_each_provider};
 on_each_provider!(
     params_and_results_are_carried_to_the_letter,
     a_caller_who_leaves_gives_up_its_place_and_the_server_is_told,
+    calls_of_tools_are_recorded_as_by_any_other_door,
 );
 
 async fn params_and_results_are_carried_to_the_letter(host: Host) {
@@ -30,6 +31,24 @@ async fn params_and_results_are_carried_to_the_letter(host: Host) {
     // A message is one line, whatever the whitespace between its parts.
     let answer = host.call_raw("mirror", "{\"method\":\"m\",\"params\":{\n \"a\" :\r\n 1\n}}").await;
     assert_eq!(answer.json()["result"]["params"], json!({"a": 1}), "{answer:?}");
+    host.stop().await;
+}
+
+async fn calls_of_tools_are_recorded_as_by_any_other_door(host: Host) {
+    host.app.put("/api/v1/projects/default/secrets/KEY", &json!({"value": "hunter2-very-secret"})).await;
+    host.hosted("kept", super::MISBEHAVING, json!({"environment": {"K": "${KEY}"}})).await;
+    host.tool("kept", "echo", json!({"text": "with hunter2-very-secret"})).await;
+    host.call("kept", "tools/list", json!({})).await;
+    let hung = host.try_tool("kept", "hang", json!({}), 200).await;
+    assert_eq!(hung.refusal(), "504 timeout", "{hung:?}");
+    let calls = host.app.get("/api/v1/projects/default/tool-calls").await.json();
+    let brief = |call: &Value| format!("{} {} {}", call["tool_name"], call["server"], call["status"]);
+    let all: Vec<_> = calls.as_array().unwrap().iter().map(brief).collect();
+    assert_eq!(all, [r#""hang" "kept" "timeout""#, r#""echo" "kept" "completed""#], "{calls:#}");
+    let echo = &calls[1];
+    assert_eq!(echo["input"], json!({"text": "with [masked]"}), "{echo:#}");
+    assert!(echo["output"].to_string().contains("with [masked]"), "{echo:#}");
+    assert_eq!((echo["caller"].is_string(), echo["trace_id"].is_string()), (true, true), "{echo:#}");
     host.stop().await;
 }
 
