@@ -45,6 +45,8 @@ pub struct CallFailed {
     pub kind: Kind,
     pub message: String,
     pub may_have_executed: bool,
+    /// Its server ended in the middle of it.
+    pub server_ended: bool,
     pub retry_after: Option<Duration>,
 }
 
@@ -54,6 +56,7 @@ impl CallFailed {
             kind: unreached.kind,
             message: format!("server `{server}` cannot be reached: {}", unreached.reason),
             may_have_executed: false,
+            server_ended: false,
             retry_after: unreached.retry_after,
         }
     }
@@ -63,6 +66,7 @@ impl CallFailed {
             kind: Kind::Timeout,
             message: format!("server `{server}` did not answer within {} ms", timeout.as_millis()),
             may_have_executed: true,
+            server_ended: false,
             retry_after: None,
         }
     }
@@ -75,6 +79,7 @@ impl CallFailed {
             kind: error.kind(),
             message: format!("server `{server}`: {error}"),
             may_have_executed: !matches!(error, CallError::Gone | CallError::QueueFull),
+            server_ended: error == CallError::MayHaveExecuted,
             retry_after: None,
         }
     }
@@ -149,7 +154,25 @@ impl Project {
         } else {
             raw::with(&params, &["name"], &raw::quoted(&route.name)).unwrap_or(params)
         };
-        self.send(upstream, "tools/call", Some(params), timeout, client, Some(&mut recording.mask)).await
+        let repeats = route.is_safe_to_repeat && self.repeats_safe_calls();
+        let (began, again) = (Instant::now(), repeats.then(|| params.clone()));
+        let mask = &mut recording.mask;
+        let sent = self.send(upstream, "tools/call", Some(params), timeout, client, Some(mask)).await;
+        match (sent, again) {
+            (Err(failed), Some(again)) if failed.server_ended => {
+                let server = upstream.name();
+                tracing::info!(
+                    "server {server} ended in a call of {name}, which is safe to repeat: it is made once more"
+                );
+                let left = timeout.unwrap_or(self.house.call_timeout).saturating_sub(began.elapsed());
+                let mask = &mut recording.mask;
+                let sent =
+                    self.send(upstream, "tools/call", Some(again), Some(left), client, Some(mask)).await;
+                // One that did not leave changes nothing about the first.
+                sent.map_err(|later| if later.may_have_executed { later } else { failed })
+            }
+            (sent, _) => sent,
+        }
     }
 
     fn recording<'a>(&'a self, tool: &'a str, params: &RawValue, caller: &'a Caller) -> Recording<'a> {

@@ -50,6 +50,8 @@ pub(crate) struct Route {
     pub name: Arc<str>,
     /// Arguments that its calls repeat in headers.
     pub mirrored: Arc<[Mirrored]>,
+    /// Its server says that a second call does no more than the first.
+    pub is_safe_to_repeat: bool,
 }
 
 /// A tool, for people.
@@ -160,7 +162,8 @@ impl Catalogue {
         offered: &mut Vec<String>,
     ) {
         let mirrored = tool.mirrored.clone();
-        let route = Route { answerer: answerer.clone(), name: tool.key.as_str().into(), mirrored };
+        let (name, is_safe_to_repeat) = (tool.key.as_str().into(), is_safe_to_repeat(&tool.raw));
+        let route = Route { answerer: answerer.clone(), name, mirrored, is_safe_to_repeat };
         let qualified = names::qualified(answerer.server_name(), &tool.key);
         self.routes.entry(qualified).or_insert_with(|| route.clone());
         let shadowed_by = offer.shadowed_by.map(|by| &answerers[by].0);
@@ -241,6 +244,11 @@ fn is_enabled(answerer: &Answerer, name: &str) -> bool {
         Answerer::Server(upstream) => !upstream.is_disabled(name),
         Answerer::Native(_) => true,
     }
+}
+
+fn is_safe_to_repeat(tool: &RawValue) -> bool {
+    let says = |hint| raw::at(tool, &["annotations", hint]).is_some_and(|said| said.get() == "true");
+    tool.get().contains("Hint") && (says("readOnlyHint") || says("idempotentHint"))
 }
 
 /// The description under the name that it has here.

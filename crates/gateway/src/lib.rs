@@ -251,6 +251,7 @@ impl Gateway {
             kind: cofer_model::Kind::Internal,
             message,
             may_have_executed: false,
+            server_ended: false,
             retry_after: None,
         };
         let found = self.project(project).await.map_err(internal)?;

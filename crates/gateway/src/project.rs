@@ -25,6 +25,7 @@ pub struct ProjectEntry {
     pub id: ProjectId,
     pub name: String,
     pub namespacing: Namespacing,
+    pub repeat_safe_calls: bool,
     /// In registration order.
     pub servers: Vec<ServerEntry>,
 }
@@ -65,6 +66,7 @@ struct Servers {
     /// The project's own.
     name: Arc<str>,
     namespacing: Namespacing,
+    repeat_safe_calls: bool,
     upstreams: Arc<[Arc<Upstream>]>,
 }
 
@@ -78,6 +80,7 @@ impl Project {
             servers: RwLock::new(Servers {
                 name: entry.name.as_str().into(),
                 namespacing: entry.namespacing,
+                repeat_safe_calls: entry.repeat_safe_calls,
                 upstreams: Arc::new([]),
             }),
             catalogue: RwLock::default(),
@@ -115,6 +118,7 @@ impl Project {
             });
             servers.upstreams = upstreams.collect();
             servers.namespacing = entry.namespacing;
+            servers.repeat_safe_calls = entry.repeat_safe_calls;
             servers.name = entry.name.into();
             old
         };
@@ -137,6 +141,11 @@ impl Project {
         self.servers.read().unwrap_or_else(PoisonError::into_inner).namespacing
     }
 
+    /// Whether calls that say they can be repeated are, when their server ends in the middle.
+    pub(crate) fn repeats_safe_calls(&self) -> bool {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).repeat_safe_calls
+    }
+
     pub(crate) fn upstream(&self, id: ServerId) -> Option<Arc<Upstream>> {
         self.upstreams().iter().find(|upstream| upstream.entry.id == id).cloned()
     }
@@ -147,7 +156,7 @@ impl Project {
 
     /// Makes the catalogue anew. Clients hear of it if their list is another one.
     fn remake(&self) {
-        let Servers { name, namespacing, upstreams } =
+        let Servers { name, namespacing, upstreams, .. } =
             self.servers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let known: Vec<_> =
             upstreams.iter().map(|upstream| (upstream.clone(), upstream.known(List::Tools))).collect();

@@ -15,6 +15,8 @@ pub struct Project {
     pub name: ProjectName,
     pub description: String,
     pub namespacing: Namespacing,
+    /// Whether a call of a tool that says it is read-only or idempotent is made once more when its server ends in the middle.
+    pub repeat_safe_calls: bool,
     pub created_at: Moment,
     pub updated_at: Moment,
 }

@@ -181,7 +181,7 @@ struct OnlyTools;
 impl Registry for OnlyTools {
     async fn project(&self, id: ProjectId) -> Result<Option<ProjectEntry>, String> {
         let (name, namespacing) = ("environments".to_owned(), Namespacing::default());
-        Ok(Some(ProjectEntry { id, name, namespacing, servers: Vec::new() }))
+        Ok(Some(ProjectEntry { id, name, namespacing, repeat_safe_calls: false, servers: Vec::new() }))
     }
 
     fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Arc<RawValue>>) {}

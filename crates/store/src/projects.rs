@@ -13,6 +13,7 @@ pub struct NewProject {
     pub name: ProjectName,
     pub description: String,
     pub namespacing: Namespacing,
+    pub repeat_safe_calls: bool,
 }
 
 /// What to change; what is `None` stays.
@@ -21,6 +22,7 @@ pub struct ProjectChange {
     pub name: Option<ProjectName>,
     pub description: Option<String>,
     pub namespacing: Option<Namespacing>,
+    pub repeat_safe_calls: Option<bool>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -29,6 +31,7 @@ struct Row {
     name: String,
     description: String,
     namespacing: String,
+    repeat_safe_calls: bool,
     created_at: Stored<Moment>,
     updated_at: Stored<Moment>,
 }
@@ -42,6 +45,7 @@ impl TryFrom<Row> for Project {
             name: row.name.try_into().map_err(StoreError::unreadable)?,
             description: row.description,
             namespacing: row.namespacing.parse().map_err(StoreError::unreadable)?,
+            repeat_safe_calls: row.repeat_safe_calls,
             created_at: row.created_at.0,
             updated_at: row.updated_at.0,
         })
@@ -71,13 +75,14 @@ impl Store {
     }
 
     pub async fn create_project(&self, new: &NewProject, now: Moment) -> Result<Project, StoreError> {
-        const SQL: &str = "INSERT INTO kb.projects (id, name, description, namespacing, created_at, updated_at) \
-             VALUES ($1, $2, $3, $4, $5, $5) RETURNING *";
+        const SQL: &str = "INSERT INTO kb.projects (id, name, description, namespacing, repeat_safe_calls, created_at, updated_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $6) RETURNING *";
         let row: Row = on_each!(self, |db| sqlx::query_as(SQL)
             .bind(Stored(ProjectId::generate().0))
             .bind(new.name.as_str())
             .bind(&new.description)
             .bind(new.namespacing.as_str())
+            .bind(new.repeat_safe_calls)
             .bind(Stored(now))
             .fetch_one(db))?;
         row.try_into()
@@ -104,12 +109,14 @@ impl Store {
         now: Moment,
     ) -> Result<Option<Project>, StoreError> {
         const SQL: &str = "UPDATE kb.projects SET name = COALESCE($2, name), description = COALESCE($3, description), \
-             namespacing = COALESCE($4, namespacing), updated_at = $5 WHERE id = $1 RETURNING *";
+             namespacing = COALESCE($4, namespacing), repeat_safe_calls = COALESCE($5, repeat_safe_calls), \
+             updated_at = $6 WHERE id = $1 RETURNING *";
         let row: Option<Row> = on_each!(self, |db| sqlx::query_as(SQL)
             .bind(Stored(id.0))
             .bind(change.name.as_ref().map(ProjectName::as_str))
             .bind(change.description.as_ref())
             .bind(change.namespacing.map(Namespacing::as_str))
+            .bind(change.repeat_safe_calls)
             .bind(Stored(now))
             .fetch_optional(db))?;
         row.map(Project::try_from).transpose()

@@ -153,11 +153,13 @@ impl There {
         let wanted = object([
             ("description", json!(settings.description)),
             ("namespacing", json!(settings.namespacing)),
+            ("repeat_safe_calls", json!(settings.repeat_safe_calls)),
         ]);
         let fields = differing(&self.project, &wanted);
         let body = object([
             ("description", pick(&wanted, &fields, "description")),
             ("namespacing", pick(&wanted, &fields, "namespacing")),
+            ("repeat_safe_calls", pick(&wanted, &fields, "repeat_safe_calls")),
         ]);
         let name = self.project["name"].as_str().unwrap_or_default().to_owned();
         (!fields.is_empty()).then(|| Step { what: What::Project, name, deed: Deed::Change { fields }, body })

@@ -33,6 +33,9 @@ enum Action {
         description: String,
         #[arg(long)]
         namespacing: Option<Namespacing>,
+        /// Whether calls of read-only and idempotent tools are made once more when their server ends in the middle
+        #[arg(long, value_name = "true|false")]
+        repeat_safe_calls: Option<bool>,
     },
     /// List projects
     #[command(alias = "list")]
@@ -52,6 +55,9 @@ enum Action {
         description: Option<String>,
         #[arg(long)]
         namespacing: Option<Namespacing>,
+        /// Whether calls of read-only and idempotent tools are made once more when their server ends in the middle
+        #[arg(long, value_name = "true|false")]
+        repeat_safe_calls: Option<bool>,
     },
     /// Remove projects with all that they own
     Rm {
@@ -74,11 +80,12 @@ impl Project {
     pub async fn run(self, format: Format) -> Result<(), Failure> {
         let client = self.server.client()?;
         match self.action {
-            Action::Create { name, description, namespacing } => {
+            Action::Create { name, description, namespacing, repeat_safe_calls } => {
                 let body = object([
                     ("name", json!(name)),
                     ("description", json!(description)),
                     ("namespacing", json!(namespacing)),
+                    ("repeat_safe_calls", json!(repeat_safe_calls)),
                 ]);
                 let made = client.post(&["projects"], &body).await?;
                 format.print(&made, || format!("project {name} created"))
@@ -91,11 +98,12 @@ impl Project {
                 let found = client.get(&["projects", &project]).await?;
                 format.print(&found, || table(&json!([found]), &COLUMNS))
             }
-            Action::Update { project, name, description, namespacing } => {
+            Action::Update { project, name, description, namespacing, repeat_safe_calls } => {
                 let body = object([
                     ("name", json!(name)),
                     ("description", json!(description)),
                     ("namespacing", json!(namespacing)),
+                    ("repeat_safe_calls", json!(repeat_safe_calls)),
                 ]);
                 let changed = client.patch(&["projects", &project], &body).await?;
                 format.print(&changed, || format!("project {project} changed"))

@@ -17,10 +17,13 @@ async fn a_project_is_made_shown_changed_and_removed() {
 
     let by_id = format!("/api/v1/projects/{}", made["id"].as_str().unwrap());
     assert_eq!(app.get(&by_id).await.json(), made);
-    let changed = app.patch(&by_id, &json!({"namespacing": "always", "name": "shop"})).await;
+    assert_eq!(made["repeat_safe_calls"], false);
+    let change = json!({"namespacing": "always", "repeat_safe_calls": true, "name": "shop"});
+    let changed = app.patch(&by_id, &change).await;
     assert_eq!((changed.status, &changed.json()["description"]), (200, &json!("the shop")));
     assert_eq!(app.get("/api/v1/projects/web").await.refusal(), "404 not_found");
-    assert_eq!(app.get("/api/v1/projects/shop").await.json()["namespacing"], "always");
+    let shop = app.get("/api/v1/projects/shop").await.json();
+    assert_eq!((&shop["namespacing"], &shop["repeat_safe_calls"]), (&json!("always"), &json!(true)));
 
     assert_eq!(app.delete("/api/v1/projects/shop").await.status, 204);
     assert_eq!(app.delete("/api/v1/projects/shop").await.refusal(), "404 not_found");

@@ -14,9 +14,19 @@ use super::MadeUp;
 use crate::alone::{Asked, receive};
 use crate::{Caller, Gateway, GatewayRules, Ledger, Project, ProjectEntry, Registry, ServerEntry};
 
-/// One project with one server, which has one tool.
+/// One project with one server, which has two tools.
 #[derive(Debug)]
-pub(super) struct OneServer(pub(super) Arc<MadeUp>);
+pub(super) struct OneServer {
+    pub dial: Arc<MadeUp>,
+    /// Whether the project has calls that are safe to repeat repeated.
+    pub repeats: bool,
+}
+
+impl OneServer {
+    pub(super) fn of(dial: &Arc<MadeUp>) -> Arc<Self> {
+        Arc::new(Self { dial: dial.clone(), repeats: false })
+    }
+}
 
 #[async_trait]
 impl Registry for OneServer {
@@ -26,12 +36,16 @@ impl Registry for OneServer {
             name: "s".to_owned(),
             fingerprint: 1,
             sessions: SessionMode::Auto,
-            dial: self.0.clone(),
-            tools: Some(vec![raw(&json!({"name": "ask"}))]),
+            dial: self.dial.clone(),
+            tools: Some(vec![
+                raw(&json!({"name": "ask"})),
+                raw(&json!({"name": "look", "annotations": {"readOnlyHint": true}})),
+            ]),
             disabled: HashSet::new(),
         };
         let (name, namespacing) = ("p".to_owned(), Namespacing::Off);
-        Ok(Some(ProjectEntry { id, name, namespacing, servers: vec![server] }))
+        let repeat_safe_calls = self.repeats;
+        Ok(Some(ProjectEntry { id, name, namespacing, repeat_safe_calls, servers: vec![server] }))
     }
 
     fn tools_found(&self, _: ProjectId, _: ServerId, _: Vec<Arc<RawValue>>) {}
@@ -118,7 +132,7 @@ impl Server {
 async fn a_call_whose_client_does_not_come_back_ends_and_its_server_hears() {
     let dial = MadeUp::that([]);
     let rules = GatewayRules { call_timeout: Duration::from_mins(1), ..GatewayRules::default() };
-    let gateway = Gateway::start(Arc::new(OneServer(dial.clone())), Arc::new(Nowhere), Vec::new(), rules);
+    let gateway = Gateway::start(OneServer::of(&dial), Arc::new(Nowhere), Vec::new(), rules);
     let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
     let serving = async {
         let mut server = Server::of(&dial).await;
@@ -149,7 +163,7 @@ async fn a_call_whose_client_does_not_come_back_ends_and_its_server_hears() {
 async fn a_list_may_be_kept_as_long_as_its_server_says_and_is_looked_at_again_then() {
     let dial = MadeUp::that([]);
     let rules = GatewayRules::default();
-    let gateway = Gateway::start(Arc::new(OneServer(dial.clone())), Arc::new(Nowhere), Vec::new(), rules);
+    let gateway = Gateway::start(OneServer::of(&dial), Arc::new(Nowhere), Vec::new(), rules);
     let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
     let listed = async || answered(&project, "tools/list", &params(&json!({}))).await["result"].clone();
     assert_eq!((&listed().await["ttlMs"], &listed().await["cacheScope"]), (&json!(0), &json!("private")));

@@ -6,6 +6,7 @@ mod desk;
 mod lists;
 mod questions;
 mod recorder;
+mod repeats;
 mod slot;
 
 use std::collections::VecDeque;

@@ -20,7 +20,7 @@ struct Client {
 impl Client {
     async fn of(dial: &Arc<MadeUp>) -> Self {
         let rules = GatewayRules::default();
-        let gateway = Gateway::start(Arc::new(OneServer(dial.clone())), Arc::new(Nowhere), Vec::new(), rules);
+        let gateway = Gateway::start(OneServer::of(dial), Arc::new(Nowhere), Vec::new(), rules);
         let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
         let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}});
         let (session, _) = open_session(&project, &raw(&json!(0)), Some(&raw(&hello)), None).unwrap();

@@ -76,6 +76,7 @@ pub struct Declared {
 pub struct ProjectSettings {
     pub description: Option<String>,
     pub namespacing: Option<Namespacing>,
+    pub repeat_safe_calls: Option<bool>,
 }
 
 /// One server.
@@ -204,21 +205,25 @@ fn project_settings(value: &Value) -> Result<ProjectSettings, DeclaredError> {
     let mut settings = ProjectSettings::default();
     for (name, value) in fields {
         let field = format!("project.{name}");
-        let text =
-            value.as_str().ok_or_else(|| DeclaredError::new(&*field, format!("`{field}` is a text")))?;
+        let it_is = |what: &str| DeclaredError::new(&*field, format!("`{field}` is {what}"));
+        let text = || value.as_str().ok_or_else(|| it_is("a text"));
         match name.as_str() {
-            "description" => settings.description = Some(text.to_owned()),
+            "description" => settings.description = Some(text()?.to_owned()),
             "namespacing" => {
-                let parsed = text.parse();
+                let parsed = text()?.parse();
                 let parsed = parsed.map_err(|error: cofer_model::project::UnknownNamespacing| {
                     DeclaredError::new(&*field, error.to_string())
                 })?;
                 settings.namespacing = Some(parsed);
             }
+            "repeat_safe_calls" => {
+                let said = value.as_bool().ok_or_else(|| it_is("true or false"))?;
+                settings.repeat_safe_calls = Some(said);
+            }
             _ => {
-                let message =
-                    format!("`{field}` is not known; a project has `description` and `namespacing`");
-                return Err(DeclaredError::new(field, message));
+                return Err(it_is(
+                    "not known; a project has `description`, `namespacing` and `repeat_safe_calls`",
+                ));
             }
         }
     }

@@ -218,6 +218,7 @@ fn our_own_form_in_toml_and_json() {
     let toml = r#"
         [project]
         namespacing = "conflict"
+        repeat_safe_calls = true
         description = "Everything for the web team"
 
         [servers.time]
@@ -244,6 +245,7 @@ fn our_own_form_in_toml_and_json() {
     secret: TZ
     "#);
     assert_eq!(declared.project.namespacing, Some(Namespacing::Conflict));
+    assert_eq!(declared.project.repeat_safe_calls, Some(true));
     assert_eq!(declared.products[0]["name"], "kit");
     let json = r#"{"servers": {"a": {"command": "x", "session": "shared"}}, /* no products */ }"#;
     let declared = ours(json).unwrap();
@@ -262,6 +264,7 @@ fn in_our_own_form_everything_must_be_understood() {
         ("[project]\nnamespacing = 'sometimes'", "project.namespacing"),
         ("[project]\ncolour = 'red'", "project.colour"),
         ("[project]\nnamespacing = 7", "project.namespacing"),
+        ("[project]\nrepeat_safe_calls = 'yes'", "project.repeat_safe_calls"),
         ("project = 7", "project"),
         ("products = 7", "products"),
         ("[[products]]\nversion = '1'", "products[0].name"),

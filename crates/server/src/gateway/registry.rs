@@ -108,6 +108,7 @@ impl StoredRegistry {
             id,
             name: project.name.to_string(),
             namespacing: project.namespacing,
+            repeat_safe_calls: project.repeat_safe_calls,
             servers,
         }))
     }

@@ -135,7 +135,8 @@ fn tool_of(call: &Call) -> Option<String> {
 /// A refusal of ours, for the record.
 fn failure(error: &ApiError) -> CallFailed {
     let may_have_executed = error.details.contains_key("may_have_executed");
-    CallFailed { kind: error.kind, message: error.message.clone(), may_have_executed, retry_after: None }
+    let (kind, message) = (error.kind, error.message.clone());
+    CallFailed { kind, message, may_have_executed, server_ended: false, retry_after: None }
 }
 
 fn check(call: &Call, entry: &Entry) -> Result<Duration, ApiError> {

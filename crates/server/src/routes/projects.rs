@@ -25,6 +25,8 @@ pub struct CreateProject {
     description: String,
     #[serde(default)]
     namespacing: Namespacing,
+    #[serde(default)]
+    repeat_safe_calls: bool,
 }
 
 /// What is not named stays as it is.
@@ -35,6 +37,7 @@ pub struct ChangeProject {
     #[schema(max_length = 4096, pattern = r"^[^\x00]*$")]
     description: Option<String>,
     namespacing: Option<Namespacing>,
+    repeat_safe_calls: Option<bool>,
 }
 
 /// All projects that the token may see.
@@ -57,7 +60,8 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<Project>), ApiError> {
     caller.require_all_projects()?;
     check_description(&new.description)?;
-    let new = NewProject { name: new.name, description: new.description, namespacing: new.namespacing };
+    let CreateProject { name, description, namespacing, repeat_safe_calls } = new;
+    let new = NewProject { name, description, namespacing, repeat_safe_calls };
     let project =
         app.store.create_project(&new, Moment::now()).await.map_err(|error| match error.kind() {
             Kind::Conflict => name_taken(&new.name),
@@ -95,8 +99,8 @@ pub async fn change(
         return Err(ApiError::new(Kind::Conflict, "the project `default` always exists and keeps its name"));
     }
     change.description.as_deref().map_or(Ok(()), check_description)?;
-    let change =
-        ProjectChange { name: change.name, description: change.description, namespacing: change.namespacing };
+    let ChangeProject { name, description, namespacing, repeat_safe_calls } = change;
+    let change = ProjectChange { name, description, namespacing, repeat_safe_calls };
     let changed = app.store.change_project(current.id, &change, Moment::now()).await;
     app.doorkeeper.forget();
     app.hosting.rows_may_have_changed();

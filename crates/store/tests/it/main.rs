@@ -76,6 +76,7 @@ impl Bed {
             name: project_name(name),
             description: String::new(),
             namespacing: Namespacing::default(),
+            repeat_safe_calls: false,
         };
         self.store.create_project(&new, Moment::now()).await.unwrap()
     }

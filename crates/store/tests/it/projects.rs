@@ -44,7 +44,12 @@ async fn of_many_who_make_the_same_project_at_once_one_succeeds(bed: Bed) {
         let store = bed.store.clone();
         tokio::spawn(async move {
             let name = project_name("contested");
-            let new = NewProject { name, description: String::new(), namespacing: Namespacing::Off };
+            let new = NewProject {
+                name,
+                description: String::new(),
+                namespacing: Namespacing::Off,
+                repeat_safe_calls: false,
+            };
             store.create_project(&new, Moment::now()).await
         })
     });
@@ -61,9 +66,18 @@ async fn of_many_who_make_the_same_project_at_once_one_succeeds(bed: Bed) {
 async fn a_change_touches_only_what_it_names(bed: Bed) {
     let before = bed.project("web").await;
     let later = before.created_at.after(std::time::Duration::from_secs(5));
-    let change = ProjectChange { namespacing: Some(Namespacing::Always), ..ProjectChange::default() };
+    let (namespacing, repeat_safe_calls) = (Some(Namespacing::Always), Some(true));
+    let change = ProjectChange { namespacing, repeat_safe_calls, ..ProjectChange::default() };
     let after = bed.store.change_project(before.id, &change, later).await.unwrap().unwrap();
-    assert_eq!(after, cofer_model::Project { namespacing: Namespacing::Always, updated_at: later, ..before });
+    assert_eq!(
+        after,
+        cofer_model::Project {
+            namespacing: Namespacing::Always,
+            repeat_safe_calls: true,
+            updated_at: later,
+            ..before
+        }
+    );
 }
 
 async fn what_is_not_there_is_neither_changed_nor_deleted(bed: Bed) {
@@ -86,7 +100,12 @@ async fn any_text_comes_back_as_it_went_in(bed: Bed) {
         ["'; DROP TABLE kb.projects; --", "ünïcødé 🦀", "line\nbreak\ttab", "$1 ? %s"].iter().enumerate()
     {
         let name = project_name(&format!("p{n}"));
-        let new = NewProject { name, description: (*text).to_owned(), namespacing: Namespacing::Off };
+        let new = NewProject {
+            name,
+            description: (*text).to_owned(),
+            namespacing: Namespacing::Off,
+            repeat_safe_calls: false,
+        };
         assert_eq!(bed.store.create_project(&new, Moment::now()).await.unwrap().description, *text);
     }
 }
