@@ -108,8 +108,9 @@ async fn perform(
     let tool = tool_of(&call);
     let recording = tool.as_deref().map(|tool| {
         let planner = &entry.planner;
-        let begun = app.gateway.take_down(planner.project_id, tool, call.params.as_deref(), &recorded);
-        begun.to(planner.name.as_str(), planner.mask())
+        let params = call.params.as_deref();
+        let taken_down = app.gateway.take_down(planner.project_id, tool, params, &recorded);
+        taken_down.to(planner.name.as_str(), planner.mask())
     });
     let outcome = entry.supervised.call(&call.method, call.params, timeout).await;
     metrics::hosted_call(outcome_name(&outcome), began.elapsed());
