@@ -98,8 +98,10 @@ impl Environment {
         let (stdout, stderr) = (heard.stdout.told(), heard.stderr.told());
         let exit_code = heard.end.as_ref().and_then(|end| end.code).filter(|_| !heard.timed_out);
         let signal = heard.end.as_ref().and_then(|end| end.signal);
+        // Whoever wrote a secret's value out: it is kept nowhere.
+        let command = mask.apply(&request.command);
         self.note_last_command(&LastCommand {
-            command: request.command.clone(),
+            command: command.clone().into_owned(),
             exit_code,
             at: Moment::now(),
         });
@@ -110,15 +112,15 @@ impl Environment {
             (false, None, None) => "ended".to_owned(),
         };
         let entry = LogEntry::Command {
-            command: &mask.apply(&request.command),
+            command: &command,
             outcome: &outcome,
             stdout: &mask.apply(&stdout.text),
             stderr: &mask.apply(&stderr.text),
         };
         let explanation = if request.explanation.trim().is_empty() {
-            format!("Run {}", mask.apply(request.command.lines().next().unwrap_or_default()))
+            format!("Run {}", command.lines().next().unwrap_or_default())
         } else {
-            request.explanation.clone()
+            mask.apply(&request.explanation).into_owned()
         };
         // What was run has run: that its changes are not committed yet is told, and fails nothing.
         let commit = self.keep(&explanation, &entry).await.unwrap_or_else(|error| Commit {

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::{IMAGE, Place, git, on_each_engine};
 
-on_each_engine!(what_is_done_in_an_environment_is_shown_as_it_is_done);
+on_each_engine!(
+    what_is_done_in_an_environment_is_shown_as_it_is_done,
+    a_secret_that_stands_in_a_command_is_shown_to_nobody,
+);
 
 const ALL: &str = "/api/v1/environments";
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -283,5 +286,30 @@ async fn what_is_done_in_an_environment_is_shown_as_it_is_done(place: Place) {
     env("destroy", &["--all"]).await;
     assert_eq!(app.get(&format!("{ALL}/door")).await.refusal(), "404 not_found");
     assert_eq!(app.get(ALL).await.json(), json!([]));
+    app.stop().await;
+}
+
+async fn a_secret_that_stands_in_a_command_is_shown_to_nobody(place: Place) {
+    const SECRET: &str = "typed-by-mistake-1618";
+    let place = place.with("MY_SECRET", SECRET);
+    let file = json!({"secrets": ["TOKEN=env://MY_SECRET"]});
+    std::fs::write(place.path.join(".cofer/environment.json"), file.to_string()).unwrap();
+    let (path, source) = (place.path.clone(), place.source().to_owned());
+    let app = place.start.serve().await;
+    let env = async |verb: &str, rest: &[&str]| {
+        let words: Vec<&str> = [&["env", verb, "--source", &source], rest].concat();
+        app.cofer(&words).await.succeeded().to_owned()
+    };
+    env("create", &["Mend the door", "--id", "door"]).await;
+    let (command, message) = (format!("echo {SECRET} | wc -c > size"), format!("Measure {SECRET}"));
+    env("run", &["-m", &message, "door", &command]).await;
+    let kept = std::fs::read_to_string(home(&path, "door").join("last-command.json")).unwrap();
+    let [all, one, log] = [ALL, "/api/v1/environments/door", "/api/v1/environments/door/log"];
+    let shown = [kept, app.get(all).await.text, app.get(one).await.text, app.get(log).await.text];
+    for text in shown {
+        assert!(text.contains("echo [masked] | wc -c"), "{text}");
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    env("destroy", &["--all"]).await;
     app.stop().await;
 }
