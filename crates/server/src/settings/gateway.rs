@@ -73,6 +73,10 @@ impl GatewaySettings {
 }
 
 pub(super) fn is_loopback(listen: &str) -> bool {
-    let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host).trim_matches(['[', ']']);
+    is_this_machine(listen.rsplit_once(':').map_or(listen, |(host, _)| host).trim_matches(['[', ']']))
+}
+
+/// Whether this name or number leads nobody but this machine to us.
+pub(super) fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

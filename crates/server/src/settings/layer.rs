@@ -108,7 +108,7 @@ pub struct Layer {
     #[serde(default)]
     pub environment_sources: Vec<PathBuf>,
 
-    /// Offer environments also where others than this machine can reach them
+    /// Offer and show environments also where others than this machine can reach Cofer
     #[arg(long, env = "COFER_EXPOSE_ENVIRONMENTS", action = ArgAction::Set, num_args = 0..=1, value_parser = BoolishValueParser::new(), default_missing_value = "true", value_name = "BOOL")]
     pub expose_environments: Option<bool>,
 

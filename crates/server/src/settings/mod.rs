@@ -29,6 +29,7 @@ use serde::Deserialize;
 pub use agent::AgentSettings;
 pub use confidential::Confidential;
 pub use environments::EnvironmentSettings;
+use environments::Reach;
 pub use gateway::{GatewaySettings, McpAuth};
 pub use hosting::{CrashLoopSettings, HostingSettings};
 pub use layer::Layer;
@@ -185,8 +186,10 @@ impl Settings {
         let listen =
             text(flags.listen.clone(), file.listen.clone()).unwrap_or_else(|| DEFAULT_LISTEN.to_owned());
         let gateway = GatewaySettings::decide(&flags, &file, &listen)?;
-        let environments = EnvironmentSettings::decide(&flags, &file, &listen);
         let oauth = OauthSettings::decide(&flags, &file)?;
+        let behind_proxy = flags.behind_proxy.or(file.behind_proxy).unwrap_or_default();
+        let reach = Reach::of(&listen, behind_proxy, oauth.public_host().as_deref());
+        let environments = EnvironmentSettings::decide(&flags, &file, reach);
         let agent = AgentSettings::decide(&flags, &file)?;
         let data_dir = match path(flags.data_dir, file.data_dir) {
             Some(dir) => dir,
@@ -213,7 +216,7 @@ impl Settings {
             data_dir,
             database,
             database_at_start: if wait { DatabaseAtStart::WaitFor } else { DatabaseAtStart::MustAnswer },
-            behind_proxy: flags.behind_proxy.or(file.behind_proxy).unwrap_or_default(),
+            behind_proxy,
             tls,
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log: text(flags.log, file.log).unwrap_or_else(|| DEFAULT_LOG.to_owned()),

@@ -248,6 +248,33 @@ async fn where_others_can_reach_cofer_environments_are_shown_only_when_that_was_
     app.stop().await;
 }
 
+/// It listens on loopback, and others come all the same.
+#[tokio::test]
+async fn behind_a_proxy_environments_are_neither_shown_nor_offered_unasked() {
+    for (name, value) in
+        [("COFER_BEHIND_PROXY", "true"), ("COFER_PUBLIC_URL", "https://cofer.example.com/behind")]
+    {
+        let start = crate::start().variable(name, value);
+        let path = repository(&start, "one").await;
+        left_behind(&path, "door", b"d\n");
+        let start = start.variable("COFER_ENVIRONMENT_SOURCES", path.to_str().unwrap());
+        let app = start.serve().await;
+        for held_back in [ALL, "/api/v1/environments/door", "/api/v1/environments/door/diff"] {
+            assert_eq!(app.get(held_back).await.refusal(), "403 forbidden", "{name} {held_back}");
+        }
+        let tools = app.get("/api/v1/projects/default/tools").await;
+        assert!(!tools.text.contains("environment_create"), "{name}: {tools:?}");
+        let app = app.stop().await.variable("COFER_EXPOSE_ENVIRONMENTS", "true").serve().await;
+        assert_eq!(ids(&app).await, ["door"], "{name}");
+        let tools = app.get("/api/v1/projects/default/tools").await;
+        assert!(tools.text.contains("environment_create"), "{name}: {tools:?}");
+        app.stop().await;
+    }
+    let app = crate::start().variable("COFER_PUBLIC_URL", "http://localhost:7070").serve().await;
+    assert_eq!(app.get(ALL).await.status, 200, "a name of this machine leads nobody else here");
+    app.stop().await;
+}
+
 /// A repository that the operator named is known, whoever works in it.
 #[tokio::test]
 async fn a_repository_that_the_operator_named_is_known() {
