@@ -50,9 +50,9 @@ impl Excerpt {
 }
 
 impl Environment {
-    /// The repository that it was made from, as people write it.
+    /// The repository that it was made from, as people write it; by one path, whichever of its worktrees it was found by.
     pub fn repository(&self) -> String {
-        self.source.top.display().to_string()
+        self.source.home().display().to_string()
     }
 
     pub async fn condition(&self) -> Condition {

@@ -4,6 +4,8 @@
 //!   <data directory>/repositories/env-0123456789abcdef     the path of one repository
 //! ```
 //!
+//! A repository may have many worktrees. Noted is the one in which `cofer init` was run: environments are kept there, and go with it.
+//!
 //! What is known of environments is in their repositories, and stays true without this. So a register that cannot be written keeps nobody
 //! from working, and what stands in it is looked at anew each time: a repository may have been moved or removed.
 
@@ -37,14 +39,14 @@ impl Register {
     /// Notes the repository, if that can be done.
     pub fn note(&self, source: &Source) {
         if let Err(error) = self.write(source) {
-            let (top, folder) = (source.top.display(), self.folder.display());
-            tracing::debug!("{top} is not noted in {folder}: {error}");
+            let (home, folder) = (source.home().display(), self.folder.display());
+            tracing::debug!("{home} is not noted in {folder}: {error}");
         }
     }
 
     fn write(&self, source: &Source) -> io::Result<()> {
         let file = self.folder.join(state::instance(source));
-        let path = source.top.as_os_str().as_bytes();
+        let path = source.home().as_os_str().as_bytes();
         if files::read_own(&file, PATH_BYTES_MAX).is_ok_and(|there| there == path) {
             return Ok(());
         }

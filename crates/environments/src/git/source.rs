@@ -159,6 +159,11 @@ impl Source {
         added.map_err(|error| unwritable(&file, &error))
     }
 
+    /// The working tree in which `cofer init` was run: the same, whichever worktree of the repository somebody stands in.
+    pub fn home(&self) -> &Path {
+        self.folder.parent().unwrap_or(&self.top)
+    }
+
     pub fn bare(&self) -> PathBuf {
         self.folder.join(BARE)
     }

@@ -121,6 +121,22 @@ async fn environments_of_all_repositories_are_listed_and_read() {
 }
 
 #[tokio::test]
+async fn a_repository_is_known_by_the_tree_of_its_init_whichever_worktree_is_used() {
+    let start = crate::start();
+    let path = repository(&start, "main tree").await;
+    left_behind(&path, "door", b"d\n");
+    let linked = path.with_file_name("linked");
+    git(&path, &["worktree", "add", "--quiet", "--detach", linked.to_str().unwrap()]);
+    start.cofer(&["env", "list", "--source", linked.to_str().unwrap()]).await.succeeded();
+    let app = start.serve().await;
+    let repository = async || app.get(&format!("{ALL}/door")).await.json()["repository"].clone();
+    assert_eq!(repository().await, path.to_str().unwrap());
+    git(&path, &["worktree", "remove", linked.to_str().unwrap()]);
+    assert_eq!(repository().await, path.to_str().unwrap(), "it does not go with a worktree");
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn of_a_long_diff_the_beginning_is_told_and_how_much_is_left_out() {
     let start = crate::start();
     let path = repository(&start, "large").await;
