@@ -87,8 +87,17 @@ pub struct Environments {
     readers: Arc<Semaphore>,
     /// What is undone behind the backs of callers who left.
     undoing: TaskTracker,
-    /// Repositories that were opened, and how their configuration stood then.
-    sources: Mutex<HashMap<PathBuf, (Option<SystemTime>, Source)>>,
+    /// Repositories that were opened.
+    sources: Mutex<HashMap<PathBuf, Opened>>,
+}
+
+/// A repository that was opened.
+#[derive(Clone, Debug)]
+struct Opened {
+    source: Source,
+    /// How its configuration stood then.
+    stamp: Option<SystemTime>,
+    is_noted: bool,
 }
 
 /// The engine that was found.
@@ -137,27 +146,38 @@ impl Environments {
         Err(EnvError::new(ErrorKind::PreconditionFailed, "engine", reasons.join("; "), advice))
     }
 
-    /// The repository at this path, if environments may be made from it.
+    /// The repository at this path, if environments may be made from it. It is used, and so it is noted.
     pub async fn source(&self, path: &Path) -> Result<Source> {
+        let Opened { source, is_noted, .. } = self.opened(path).await?;
+        if let Some(register) = self.settings.register.clone().filter(|_| !is_noted) {
+            let noted = source.clone();
+            blocking(move || register.note(&noted)).await?;
+            let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(opened) = sources.get_mut(path) {
+                opened.is_noted = true;
+            }
+        }
+        Ok(source)
+    }
+
+    /// The same for who only looks: nothing is written.
+    async fn opened(&self, path: &Path) -> Result<Opened> {
         let known = {
             let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
             sources.get(path).cloned()
         };
-        if let Some((stamp, source)) = known
-            && stamp == configured_at(&source)
-            && source.bare().join("HEAD").is_file()
+        if let Some(known) = known
+            && known.stamp == configured_at(&known.source)
+            && known.source.bare().join("HEAD").is_file()
         {
-            return Ok(source);
+            return Ok(known);
         }
         self.allow(path)?;
         let source = Source::open(path, self.settings.timeout_git).await?;
-        if let Some(register) = self.settings.register.clone() {
-            let source = source.clone();
-            blocking(move || register.note(&source)).await?;
-        }
+        let opened = Opened { stamp: configured_at(&source), source, is_noted: false };
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.insert(path.to_owned(), (configured_at(&source), source.clone()));
-        Ok(source)
+        sources.insert(path.to_owned(), opened.clone());
+        Ok(opened)
     }
 
     fn allow(&self, path: &Path) -> Result<()> {

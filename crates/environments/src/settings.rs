@@ -25,7 +25,7 @@ pub struct Settings {
     pub provider: Option<ProviderName>,
     /// Where sources may be; anywhere if nobody said.
     pub sources: Option<Vec<PathBuf>>,
-    /// Where repositories are noted for a running Cofer; nowhere if nobody said.
+    /// Where repositories that are used are noted for a running Cofer, and where it reads of them; nowhere if nobody said.
     pub register: Option<Register>,
 }
 

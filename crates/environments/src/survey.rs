@@ -91,7 +91,7 @@ impl Environments {
     }
 
     async fn of_repository(self: &Arc<Self>, path: &Path) -> Result<(Source, Vec<Environment>)> {
-        let source = self.source(path).await?;
+        let source = self.opened(path).await?.source;
         let all = self.ready(&source).await?;
         Ok((source, all))
     }

@@ -105,6 +105,12 @@ impl Start {
         self
     }
 
+    #[must_use]
+    pub fn without_variable(mut self, name: &str) -> Self {
+        self.variables.remove(name);
+        self
+    }
+
     /// A place of this test's own: `data` below it is the data directory.
     pub fn path(&self) -> &Path {
         self.dir.path()

@@ -302,6 +302,9 @@ async fn a_repository_that_the_operator_named_is_known() {
     let start = app.stop().await.variable("COFER_ENVIRONMENT_SOURCES", path.to_str().unwrap());
     let app = start.serve().await;
     assert_eq!(ids(&app).await, ["door"]);
+    assert_eq!(app.get(&format!("{ALL}/door/diff")).await.status, 200);
+    let app = app.stop().await.without_variable("COFER_ENVIRONMENT_SOURCES").serve().await;
+    assert_eq!(ids(&app).await, Vec::<String>::new(), "who reads notes nothing");
     app.stop().await;
 }
 
