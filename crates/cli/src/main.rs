@@ -12,6 +12,7 @@ mod signals;
 mod trust;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -20,6 +21,9 @@ use commands::{
     token, tools, version, volume,
 };
 use exit::Failure;
+
+/// How long the end waits for a thread that the kernel keeps waiting, as a disk that is gone does.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 
 /// Runs MCP servers in sandboxes and offers all their tools on one endpoint.
 #[derive(Debug, Parser)]
@@ -93,7 +97,7 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
     install_crypto();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::internal)?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         match command {
             Command::Serve(serve) => Box::pin(serve.run()).await?,
             Command::Doctor(doctor) => return doctor.run(format).await,
@@ -117,7 +121,9 @@ fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
             Command::Version(version) => version.run(format).await?,
         }
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    runtime.shutdown_timeout(LAST_WORDS_MAX);
+    outcome
 }
 
 /// What the parser has to say: help or the version to standard output, or what was wrong to standard error.

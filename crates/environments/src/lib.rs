@@ -41,7 +41,7 @@ mod terminal;
 pub mod tools;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -75,6 +75,7 @@ const ENGINES: [ProviderName; 2] = [ProviderName::Podman, ProviderName::Docker];
 
 /// How many may read of environments at once, each with a git of their own.
 const READERS_MAX: usize = 8;
+const WARNINGS_MAX: usize = 1000;
 
 /// All environments that this process works on, of whichever repositories.
 #[derive(Debug)]
@@ -89,7 +90,13 @@ pub struct Environments {
     undoing: TaskTracker,
     /// Repositories that were opened.
     sources: Mutex<HashMap<PathBuf, Opened>>,
+    /// Repositories that were looked at: who finds out whether its disk answers is alone with it.
+    lanes: Mutex<HashMap<PathBuf, Lane>>,
+    /// What was warned of: folders of environments, and repositories.
+    warned_of: Mutex<HashSet<PathBuf>>,
 }
+
+type Lane = Arc<tokio::sync::Mutex<()>>;
 
 /// A repository that was opened.
 #[derive(Clone, Debug)]
@@ -109,9 +116,17 @@ struct Engine {
 
 impl Environments {
     pub fn new(settings: Settings, providers: Providers, vault: Arc<dyn Vault>) -> Arc<Self> {
-        let (engine, sources, undoing) = (OnceCell::new(), Mutex::default(), TaskTracker::new());
-        let readers = Arc::new(Semaphore::new(READERS_MAX));
-        Arc::new(Self { settings, providers, vault, engine, readers, undoing, sources })
+        Arc::new(Self {
+            settings,
+            providers,
+            vault,
+            engine: OnceCell::new(),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            undoing: TaskTracker::new(),
+            sources: Mutex::default(),
+            lanes: Mutex::default(),
+            warned_of: Mutex::default(),
+        })
     }
 
     pub fn settings(&self) -> &Settings {
@@ -150,8 +165,7 @@ impl Environments {
     pub async fn source(&self, path: &Path) -> Result<Source> {
         let Opened { source, is_noted, .. } = self.opened(path).await?;
         if let Some(register) = self.settings.register.clone().filter(|_| !is_noted) {
-            let noted = source.clone();
-            blocking(move || register.note(&noted)).await?;
+            register.note(&source).await;
             let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(opened) = sources.get_mut(path) {
                 opened.is_noted = true;
@@ -167,23 +181,32 @@ impl Environments {
             sources.get(path).cloned()
         };
         if let Some(known) = known
-            && known.stamp == configured_at(&known.source)
-            && known.source.bare().join("HEAD").is_file()
+            && let Some(known) = blocking(move || known.if_current()).await?
         {
             return Ok(known);
         }
-        self.allow(path)?;
+        self.allow(path).await?;
         let source = Source::open(path, self.settings.timeout_git).await?;
-        let opened = Opened { stamp: configured_at(&source), source, is_noted: false };
+        let opened = blocking(move || Opened::now(source)).await?;
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.insert(path.to_owned(), opened.clone());
         Ok(opened)
     }
 
-    fn allow(&self, path: &Path) -> Result<()> {
-        let Some(allowed) = &self.settings.sources else { return Ok(()) };
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if allowed.iter().any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root))) {
+    /// Whether this is worth a warning: it is the first of this process about that. Lists are asked for every few seconds.
+    fn is_first_warning(&self, about: &Path) -> bool {
+        let mut warned_of = self.warned_of.lock().unwrap_or_else(PoisonError::into_inner);
+        warned_of.len() < WARNINGS_MAX && warned_of.insert(about.to_owned())
+    }
+
+    async fn allow(&self, path: &Path) -> Result<()> {
+        let Some(allowed) = self.settings.sources.clone() else { return Ok(()) };
+        let asked = path.to_owned();
+        let is_allowed = blocking(move || {
+            let real = asked.canonicalize().unwrap_or(asked);
+            allowed.iter().any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
+        });
+        if is_allowed.await? {
             return Ok(());
         }
         let message = format!("{} is not among the directories that may be a source here", path.display());
@@ -195,6 +218,19 @@ impl Environments {
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| EnvError::io("files", "a task ended badly", &std::io::Error::other(error)))
+}
+
+impl Opened {
+    fn now(source: Source) -> Self {
+        Self { stamp: configured_at(&source), source, is_noted: false }
+    }
+
+    /// Itself, if the repository is still as it was.
+    fn if_current(self) -> Option<Self> {
+        let is_current =
+            self.stamp == configured_at(&self.source) && self.source.bare().join("HEAD").is_file();
+        is_current.then_some(self)
+    }
 }
 
 /// When anybody last changed the repository's remotes, among others.

@@ -15,15 +15,19 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::files;
+use tokio::time::timeout;
+
 use crate::git::Source;
-use crate::state;
+use crate::{blocking, files, state};
 
 const FOLDER: &str = "repositories";
 /// Longer than any path that the kernel takes.
 const PATH_BYTES_MAX: u64 = 8 << 10;
 const REPOSITORIES_MAX: usize = 256;
+/// How long who works waits for it. A full register is tidied up, and a disk that is gone does not answer.
+const NOTE_MAX: Duration = Duration::from_secs(5);
 
 /// The register of one data directory.
 #[derive(Clone, Debug)]
@@ -36,12 +40,18 @@ impl Register {
         Self { folder: data_dir.join(FOLDER) }
     }
 
-    /// Notes the repository, if that can be done.
-    pub fn note(&self, source: &Source) {
-        if let Err(error) = self.write(source) {
-            let (home, folder) = (source.home().display(), self.folder.display());
-            tracing::debug!("{home} is not noted in {folder}: {error}");
-        }
+    /// Notes the repository, if that can be done in a moment.
+    pub async fn note(&self, source: &Source) {
+        let (register, noted) = (self.clone(), source.clone());
+        let written = timeout(NOTE_MAX, blocking(move || register.write(&noted))).await;
+        let reason = match written {
+            Ok(Ok(Ok(()))) => return,
+            Ok(Ok(Err(error))) => error.to_string(),
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        let (home, folder) = (source.home().display(), self.folder.display());
+        tracing::debug!("{home} is not noted in {folder}: {reason}");
     }
 
     fn write(&self, source: &Source) -> io::Result<()> {
@@ -57,10 +67,9 @@ impl Register {
         files::replace(&file, path)
     }
 
-    /// Those there are, as far as this many go.
+    /// Those that were noted, as far as this many go. Nobody looked whether they are still there: a disk that is gone does not answer.
     pub fn repositories(&self) -> Vec<PathBuf> {
-        let read = self.entries().into_iter().take(REPOSITORIES_MAX).filter_map(|file| named_in(&file));
-        read.filter(|path| path.is_dir()).collect()
+        self.entries().into_iter().take(REPOSITORIES_MAX).filter_map(|file| named_in(&file)).collect()
     }
 
     fn forget_gone(&self) {
@@ -87,45 +96,42 @@ fn named_in(file: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn source(top: &Path) -> Source {
         fs::create_dir_all(top).unwrap();
         Source::at(top, Duration::from_secs(30))
     }
 
-    #[test]
-    fn a_repository_is_noted_once_and_not_listed_when_it_is_gone() {
+    #[tokio::test]
+    async fn a_repository_is_noted_once() {
         let folder = tempfile::tempdir().unwrap();
         let register = Register::of(&folder.path().join("data"));
         assert_eq!(register.repositories(), Vec::<PathBuf>::new());
         let (one, other) = (folder.path().join("one"), folder.path().join("the other"));
         for top in [&one, &other, &one] {
-            register.note(&source(top));
+            register.note(&source(top)).await;
         }
         let mut listed = register.repositories();
         listed.sort();
-        assert_eq!(listed, [one.clone(), other.clone()]);
-        fs::remove_dir(&one).unwrap();
-        assert_eq!(register.repositories(), [other]);
+        assert_eq!(listed, [one, other]);
     }
 
-    #[test]
-    fn a_full_register_forgets_what_is_gone() {
+    #[tokio::test]
+    async fn a_full_register_forgets_what_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         let register = Register::of(folder.path());
         for number in 0..REPOSITORIES_MAX {
             let top = folder.path().join(number.to_string());
-            register.note(&source(&top));
+            register.note(&source(&top)).await;
             fs::remove_dir(&top).unwrap();
         }
         assert_eq!(register.entries().len(), REPOSITORIES_MAX);
-        register.note(&source(&folder.path().join("new")));
+        register.note(&source(&folder.path().join("new"))).await;
         assert_eq!(register.entries().len(), 1);
     }
 
-    #[test]
-    fn what_is_no_path_and_what_cannot_be_written_is_passed_over() {
+    #[tokio::test]
+    async fn what_is_no_path_and_what_cannot_be_written_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let register = Register::of(folder.path());
         let entries = folder.path().join(FOLDER);
@@ -134,6 +140,6 @@ mod tests {
         fs::write(entries.join("env-long"), vec![b'/'; 9 << 10]).unwrap();
         std::os::unix::fs::symlink("/dev/zero", entries.join("env-endless")).unwrap();
         assert_eq!(register.repositories(), Vec::<PathBuf>::new());
-        Register::of(Path::new("/proc/nowhere")).note(&source(&folder.path().join("one")));
+        Register::of(Path::new("/proc/nowhere")).note(&source(&folder.path().join("one"))).await;
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::run::Git;
+use crate::blocking;
 use crate::error::{EnvError, ErrorKind, Result};
 
 /// The remote under which the bare repository is known to the source.
@@ -57,7 +58,9 @@ impl Source {
             return Err(EnvError::new(ErrorKind::PreconditionFailed, "find", message, recovery));
         }
         let bare = PathBuf::from(&url);
-        let Some(folder) = bare.parent().filter(|_| bare.is_absolute() && bare.join("HEAD").is_file()) else {
+        let head = bare.join("HEAD");
+        let is_there = bare.is_absolute() && blocking(move || head.is_file()).await?;
+        let Some(folder) = bare.parent().filter(|_| is_there) else {
             let message = format!("the remote `{REMOTE}` leads to {url}, which is no repository of Cofer's");
             return Err(EnvError::new(ErrorKind::PreconditionFailed, "find", message, recovery));
         };
@@ -74,8 +77,10 @@ impl Source {
         if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
             return Err(unusable("the path must be absolute, without `..`"));
         }
-        let path = path.canonicalize().map_err(|error| unusable(&error.to_string()))?;
-        if !path.is_dir() {
+        let asked = path.to_owned();
+        let found = blocking(move || asked.canonicalize().map(|path| (path.is_dir(), path))).await?;
+        let (is_dir, path) = found.map_err(|error| unusable(&error.to_string()))?;
+        if !is_dir {
             return Err(unusable("it is no directory"));
         }
         let asked = ["rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"];

@@ -27,7 +27,7 @@ impl Init {
         let (source, initialised) =
             Source::init(&path, self.gitignore, settings.timeout_git).await.map_err(failure)?;
         if let Some(register) = usual_register() {
-            register.note(&source);
+            register.note(&source).await;
         }
         let (top, was_there) = (source.top.display().to_string(), initialised == Initialised::Before);
         format.print(&json!({"repository": top, "already": was_there}), || {

@@ -136,6 +136,23 @@ async fn a_repository_is_known_by_the_tree_of_its_init_whichever_worktree_is_use
     app.stop().await;
 }
 
+/// Whoever reads this repository's configuration waits for a writer who never comes.
+#[tokio::test]
+async fn a_repository_that_does_not_answer_hides_no_other() {
+    let start = crate::start().variable("COFER_TIMEOUT_GIT", "3000");
+    left_behind(&repository(&start, "one").await, "door", b"d\n");
+    let stuck = repository(&start, "stuck").await;
+    left_behind(&stuck, "window", b"w\n");
+    let config = stuck.join(".git/config");
+    std::fs::remove_file(&config).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &config, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let app = start.serve().await;
+    assert_eq!(ids(&app).await, ["door"]);
+    let told = app.logged("are not listed").await;
+    assert!(told.contains("stuck") && told.contains("took longer than"), "{told}");
+    app.stop().await;
+}
+
 #[tokio::test]
 async fn of_a_long_diff_the_beginning_is_told_and_how_much_is_left_out() {
     let start = crate::start();
