@@ -60,7 +60,7 @@ pub use destroy::{Destroyed, HowEnded, Stopped};
 pub use environment::{Environment, Summary};
 pub use error::{EnvError, ErrorKind, Result};
 pub use prune::Orphan;
-pub use reading::{Condition, Excerpt};
+pub use reading::{Condition, Excerpt, Looks};
 pub use register::Register;
 pub use run::{Listener, Ran, RunRequest, Silent, Stream};
 pub use secrets::{NoVault, Vault};

@@ -1,12 +1,15 @@
 //! What an environment did, for somebody who only reads of it, perhaps from afar: nothing is written, no lock is waited for, nothing that
 //! the repository configures is run, and no text is longer than it may be.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofer_model::Moment;
+use cofer_model::{Moment, ProviderName};
 use cofer_sandbox::{SandboxId, SandboxState};
 use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
 use crate::environment::Environment;
 use crate::error::Result;
@@ -14,8 +17,10 @@ use crate::git::{Git, Said};
 use crate::state::LastCommand;
 use crate::{blocking, files};
 
-/// How long an engine may take to say how a container is.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+/// How long engines and disks may take to say how things are, however many are asked after.
+const LOOKS_MAX: Duration = Duration::from_secs(5);
+/// Containers that one engine is asked after at once, and environments whose files are read at once.
+const LOOKS_AT_ONCE: usize = 8;
 /// More than what is ever kept of what is no note yet.
 const PENDING_BYTES_MAX: u64 = 1 << 20;
 
@@ -27,6 +32,33 @@ pub enum Condition {
     Stopped,
     /// Its engine does not say.
     Unknown,
+}
+
+/// Looks at any number of environments, for one who waits for all of them: so many at once, and all by one deadline. Engines do not wait for
+/// each other.
+#[derive(Debug)]
+pub struct Looks {
+    until: Instant,
+    disk: Semaphore,
+    engines: HashMap<ProviderName, Semaphore>,
+}
+
+impl Looks {
+    /// The deadline begins now.
+    pub fn begin() -> Self {
+        let turns = || Semaphore::new(LOOKS_AT_ONCE);
+        let engines = ProviderName::ALL.iter().map(|name| (*name, turns())).collect();
+        Self { until: Instant::now() + LOOKS_MAX, disk: turns(), engines }
+    }
+
+    /// `None` if it took too long.
+    async fn within<T>(&self, turns: &Semaphore, look: impl Future<Output = T>) -> Option<T> {
+        let look = async {
+            let _turn = turns.acquire().await.ok()?;
+            Some(look.await)
+        };
+        timeout_at(self.until, look).await.ok()?
+    }
 }
 
 /// The beginning of a text, up to the end of a line.
@@ -55,21 +87,21 @@ impl Environment {
         self.source.home().display().to_string()
     }
 
-    pub async fn condition(&self) -> Condition {
+    pub async fn condition(&self, looks: &Looks) -> Condition {
         let Some(id) = self.state.container.clone() else { return Condition::Stopped };
-        let provider = self.provider();
-        match tokio::time::timeout(LOOK_MAX, provider.look(&SandboxId(id))).await {
-            Ok(Ok(Some(seen))) if matches!(seen.state, SandboxState::Running { .. }) => Condition::Running,
-            Ok(Ok(_)) => Condition::Stopped,
-            Ok(Err(_)) | Err(_) => Condition::Unknown,
+        let (provider, turns) = (self.provider(), &looks.engines[&self.state.provider]);
+        match looks.within(turns, provider.look(&SandboxId(id))).await {
+            Some(Ok(Some(seen))) if matches!(seen.state, SandboxState::Running { .. }) => Condition::Running,
+            Some(Ok(_)) => Condition::Stopped,
+            Some(Err(_)) | None => Condition::Unknown,
         }
     }
 
     /// What was run last, and when anything was last done.
-    pub async fn latest(&self) -> (Option<LastCommand>, Moment) {
+    pub async fn latest(&self, looks: &Looks) -> (Option<LastCommand>, Moment) {
         let home = self.home.clone();
-        let read = blocking(move || (home.last_command(), home.told_at())).await;
-        let (last, told) = read.unwrap_or_default();
+        let read = looks.within(&looks.disk, blocking(move || (home.last_command(), home.told_at()))).await;
+        let (last, told) = read.and_then(Result::ok).unwrap_or_default();
         (last, told.map_or(self.state.updated_at, |told| told.max(self.state.updated_at)))
     }
 

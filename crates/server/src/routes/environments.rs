@@ -5,9 +5,9 @@
 
 use axum::Json;
 use axum::extract::State;
-use cofer_environments::{Condition, Environment, Excerpt, LastCommand};
+use cofer_environments::{Condition, Environment, Excerpt, LastCommand, Looks};
 use cofer_model::{Kind, Moment, ProviderName};
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use crate::app::App;
@@ -18,8 +18,6 @@ use crate::http::extract::{Path, Query};
 
 const DIFF_BYTES_MAX: usize = 1 << 20;
 const LOG_BYTES_MAX: usize = 256 << 10;
-/// Containers that are asked after at once.
-const LOOKS_AT_ONCE: usize = 8;
 const TEXT_CHARS_MAX: usize = 1000;
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -31,7 +29,7 @@ pub struct EnvironmentStatus {
     repository: String,
     /// Its branch, as the repository knows it.
     remote_ref: String,
-    /// `running`, `stopped`, or `unknown` when its engine does not say.
+    /// `running`, `stopped`, or `unknown` when its engine does not say so in time.
     #[schema(value_type = String)]
     state: Condition,
     created_at: Moment,
@@ -51,9 +49,10 @@ pub struct EnvironmentStatus {
 }
 
 impl EnvironmentStatus {
-    async fn of(environment: Environment) -> Self {
+    async fn of(environment: &Environment, looks: &Looks) -> Self {
         let (id, state) = (environment.id(), &environment.state);
-        let (condition, (last, updated_at)) = tokio::join!(environment.condition(), environment.latest());
+        let (condition, (last, updated_at)) =
+            tokio::join!(environment.condition(looks), environment.latest(looks));
         let command = |verb: &str| format!("cofer env {verb} {id}");
         Self {
             id: id.to_owned(),
@@ -112,8 +111,8 @@ pub async fn list(
 ) -> Result<Json<Vec<EnvironmentStatus>>, ApiError> {
     admit(&app, &caller)?;
     let all = app.environments.survey(&app.settings.environments.sources).await?;
-    let looks = stream::iter(all).map(EnvironmentStatus::of).buffer_unordered(LOOKS_AT_ONCE);
-    let mut all: Vec<EnvironmentStatus> = looks.collect().await;
+    let looks = Looks::begin();
+    let mut all = join_all(all.iter().map(|one| EnvironmentStatus::of(one, &looks))).await;
     all.sort_by(|a, b| b.updated_at.cmp(&a.updated_at).then_with(|| a.id.cmp(&b.id)));
     Ok(Json(all))
 }
@@ -129,7 +128,7 @@ pub async fn show(
     Query(which): Query<Which>,
 ) -> Result<Json<EnvironmentStatus>, ApiError> {
     let environment = environment(&app, &caller, &id, &which).await?;
-    Ok(Json(EnvironmentStatus::of(environment).await))
+    Ok(Json(EnvironmentStatus::of(&environment, &Looks::begin()).await))
 }
 
 /// What was done in an environment.

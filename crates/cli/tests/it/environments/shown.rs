@@ -3,8 +3,11 @@
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cofer_testkit::app::{App, Start};
+use cofer_testkit::chaos_proxy::ChaosProxy;
+use cofer_testkit::engines;
 use serde_json::{Value, json};
 
 use super::{IMAGE, Place, git, on_each_engine};
@@ -16,6 +19,8 @@ on_each_engine!(
 
 const ALL: &str = "/api/v1/environments";
 const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Longer than the five seconds that engines have, and shorter than twice that.
+const LIST_MAX: Duration = Duration::from_secs(9);
 
 /// A git repository below the test's own directory, in which `cofer init` was run.
 pub(crate) async fn repository(start: &Start, name: &str) -> PathBuf {
@@ -150,6 +155,36 @@ async fn a_repository_that_does_not_answer_hides_no_other() {
     assert_eq!(ids(&app).await, ["door"]);
     let told = app.logged("are not listed").await;
     assert!(told.contains("stuck") && told.contains("took longer than"), "{told}");
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_answer_holds_a_list_up_once_and_not_for_each_environment() {
+    let Some(podman) = engines::podman() else { return };
+    let proxy = ChaosProxy::in_front_of(podman.host()).unwrap();
+    let host = format!("tcp://{}", proxy.address());
+    let start = crate::start().variable("COFER_PODMAN_HOST", host);
+    let path = repository(&start, "many").await;
+    let base = git(&path, &["rev-parse", "main"]);
+    let mut state = state("resting", &base);
+    write_state(&path, "resting", &state);
+    state["container"] = json!("nobody");
+    for number in 0..20 {
+        state["id"] = json!(format!("busy-{number}"));
+        write_state(&path, &format!("busy-{number}"), &state);
+    }
+    let app = start.serve().await;
+    let counted = async || {
+        let all = app.get(ALL).await.json();
+        let states = all.as_array().unwrap().iter().map(|one| one["state"].as_str().unwrap().to_owned());
+        let (unknown, stopped): (Vec<_>, Vec<_>) = states.partition(|state| state == "unknown");
+        (unknown.len(), stopped.len())
+    };
+    assert_eq!(counted().await, (0, 21), "the engine says that there are no such containers");
+    proxy.freeze().await;
+    let counted = tokio::time::timeout(LIST_MAX, counted()).await;
+    assert_eq!(counted.expect("one deadline for all"), (20, 1));
+    proxy.restore().await;
     app.stop().await;
 }
 
