@@ -86,9 +86,10 @@ impl Environments {
             match self.known(source, &id) {
                 Ok(environment) => all.extend(environment),
                 // One that is damaged does not hide the others; `prune` finds it.
-                Err(error) => {
+                Err(error) if self.is_first_warning(&Home::of(source, &id).folder) => {
                     tracing::warn!(environment = %id, "environment {id} is left out of the list: {error}");
                 }
+                Err(_) => {}
             }
         }
         Ok(all)

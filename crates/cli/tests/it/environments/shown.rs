@@ -285,7 +285,12 @@ async fn what_a_repository_brings_with_it_is_not_believed() {
     let log = app.get(&format!("{ALL}/good/log")).await;
     assert_eq!(log.status, 200);
     assert!(!log.text.contains("the-secret"), "{log:?}");
-    app.stop().await;
+    app.signal(rustix::process::Signal::TERM);
+    let (_start, ran) = app.wait().await;
+    for id in ["writes", "other", "empty", "endless", "pipe"] {
+        let warned = ran.stderr.matches(&format!("environment {id} is left out of the list")).count();
+        assert_eq!(warned, 1, "{id}: a list may be asked for every second, and one warning says it all");
+    }
 }
 
 #[tokio::test]
