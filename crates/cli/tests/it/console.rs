@@ -1,15 +1,21 @@
 //! The console: its files, open to everybody, of the right type and locked in by their headers; and the page in a real browser.
 
+use std::time::Duration;
+
+use cofer_testkit::app::App;
 use cofer_testkit::browser::Browser;
-use cofer_testkit::{engines, misbehaving};
+use cofer_testkit::{engines, misbehaving, until};
 use reqwest::Method;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::environments::shown::{left_behind, repository};
 use crate::{serving, start};
 
 /// What it would take to run in the page, if anything that a server said became more than text.
 const HOSTILE: &str = "<img src=x onerror=document.title='owned'>";
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn the_page_and_its_parts_need_no_token_and_say_what_they_are() {
@@ -48,13 +54,34 @@ async fn a_file_that_the_browser_has_is_not_sent_again() {
     app.stop().await;
 }
 
+/// What comes back for a request that begins with this line, to the letter: a client would tidy up what is in it.
+async fn answer_to(app: &App, line: &str) -> String {
+    let mut client = TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+    client
+        .write_all(format!("{line}\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(ANSWER_MAX, client.read_to_string(&mut answer)).await;
+    read.unwrap().unwrap();
+    answer
+}
+
 #[tokio::test]
 async fn there_is_nothing_else_below_the_console() {
     let app = serving().await;
-    for path in
-        ["/console/nothing.js", "/console/../Cargo.toml", "/console/%2e%2e/Cargo.toml", "/console/a/b"]
-    {
-        assert_eq!(app.send(app.request(Method::GET, path)).await.refusal(), "404 not_found", "{path}");
+    for (path, seen) in [
+        ("/console/nothing.js", "nothing.js"),
+        ("/console/../Cargo.toml", "../Cargo.toml"),
+        ("/console/%2e%2e/Cargo.toml", "../Cargo.toml"),
+        ("/console/..%2f..%2fCargo.toml", "../../Cargo.toml"),
+        ("/console/./main.js", "./main.js"),
+        ("/console//etc/passwd", "/etc/passwd"),
+        ("/console/a/b", "a/b"),
+    ] {
+        let answer = answer_to(&app, &format!("GET {path} HTTP/1.1")).await;
+        assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("\"not_found\""), "{path}: {answer}");
+        assert!(answer.contains(&format!("there is nothing at /console/{seen};")), "{path}: {answer}");
     }
     let post = app.send(app.request(Method::POST, "/")).await;
     assert_eq!(post.refusal(), "405 method_not_allowed");
@@ -73,6 +100,14 @@ async fn the_page_asks_nobody_else() {
     app.stop().await;
 }
 
+async fn enter(browser: &mut Browser, token: &str) {
+    browser.until("document.querySelector('input[name=token]')").await;
+    let script = format!(
+        "{{ const input = document.querySelector('input[name=token]'); input.value = '{token}'; input.form.requestSubmit(); }}"
+    );
+    browser.evaluate(&script).await;
+}
+
 #[tokio::test]
 async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     let Some(program) = engines::browser() else { return };
@@ -88,13 +123,6 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
 
     let mut browser = Browser::open(&program, &format!("{}/", app.url)).await;
     browser.resize(360, 740).await;
-    let enter = async |browser: &mut Browser, token: &str| {
-        browser.until("document.querySelector('input[name=token]')").await;
-        let script = format!(
-            "{{ const input = document.querySelector('input[name=token]'); input.value = '{token}'; input.form.requestSubmit(); }}"
-        );
-        browser.evaluate(&script).await;
-    };
     enter(&mut browser, "wrong").await;
     browser.until("document.body.innerText.includes('does not know this token')").await;
     enter(&mut browser, &app.token).await;
@@ -120,9 +148,31 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     assert_eq!(browser.evaluate("document.images.length").await, 0);
     assert_ne!(browser.evaluate("document.title").await, "owned");
 
-    for view in ["servers", "tools", "calls", "runs", "chat", "environments", "secrets"] {
+    let secret = format!("A_NAME_WIDER_THAN_A_TELEPHONE_{}", "A".repeat(90));
+    let kept =
+        app.put(&format!("/api/v1/projects/default/secrets/{secret}"), &json!({"value": "kept"})).await;
+    assert_eq!(kept.status, 200, "{kept:?}");
+    until("the call is recorded", async || {
+        app.get("/api/v1/projects/default/tool-calls")
+            .await
+            .json()
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    })
+    .await;
+    // Nothing is wide before there is something in it.
+    for (view, content) in [
+        ("servers", "td a"),
+        ("tools", "td a"),
+        ("calls", ".list summary"),
+        ("runs", ".grid > p:not([hidden])"),
+        ("chat", ".compose textarea"),
+        ("environments", "td a"),
+        ("secrets", "td code"),
+    ] {
         browser.evaluate(&format!("location.hash = '#/projects/default/{view}'")).await;
         browser.until(&format!("document.querySelector('h1')?.textContent.toLowerCase() === '{view}'")).await;
+        browser.until(&format!("document.querySelector('main {content}')?.getClientRects().length")).await;
         let width = browser.evaluate("document.documentElement.scrollWidth").await;
         assert!(width.as_u64().is_some_and(|width| width <= 360), "{view} is {width} wide");
     }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     /// Enough for a slow line, and for somebody who wants to read it all.
-    const BYTES_MAX: usize = 76 << 10;
+    const BYTES_MAX: usize = 96 << 10;
     const LINES_MAX: usize = 400;
 
     fn asked(if_none_match: &'static str) -> HeaderMap {
