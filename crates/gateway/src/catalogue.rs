@@ -59,6 +59,8 @@ pub(crate) struct Route {
 pub struct ListedTool {
     /// What it is called here.
     pub name: String,
+    /// What leads to it: its name, or the qualified one where its name leads to another server's.
+    pub called_as: String,
     pub server: String,
     /// To the letter as its server describes it.
     pub raw: Arc<RawValue>,
@@ -184,16 +186,18 @@ impl Catalogue {
         }
         let server = answerer.server_name().to_owned();
         let name = if shadowed_by.is_some() { tool.key.clone() } else { offer.name.clone() };
+        let (raw, called_as) = (tool.raw.clone(), offer.name.clone());
         let shadowed_by = shadowed_by.map(|by| by.server_name().to_owned());
-        self.tools.push(ListedTool { name, server, raw: tool.raw.clone(), enabled: true, shadowed_by });
+        self.tools.push(ListedTool { name, called_as, server, raw, enabled: true, shadowed_by });
     }
 
     fn add_disabled(&mut self, answerers: &[(Answerer, Items)]) {
         for (answerer, tools) in answerers {
             for tool in tools.iter().filter(|tool| !tool.key.is_empty() && !is_enabled(answerer, &tool.key)) {
                 let (name, server) = (tool.key.clone(), answerer.server_name().to_owned());
-                let raw = tool.raw.clone();
-                self.tools.push(ListedTool { name, server, raw, enabled: false, shadowed_by: None });
+                let (raw, called_as) = (tool.raw.clone(), tool.key.clone());
+                let shadowed_by = None;
+                self.tools.push(ListedTool { name, called_as, server, raw, enabled: false, shadowed_by });
             }
         }
     }

@@ -188,3 +188,29 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     assert_eq!(browser.close().await, Vec::<String>::new());
     app.stop().await;
 }
+
+#[tokio::test]
+async fn in_a_browser_a_tool_that_another_hides_is_tried_by_whatever_name_leads_to_it() {
+    let Some(program) = engines::browser() else { return };
+    let app = serving().await;
+    let long = "the-first-".repeat(6);
+    for name in [long.as_str(), "later"] {
+        let args = ["--server-name", name, "--only-fillers", "--tool-name", "who"];
+        let config = json!({"command": misbehaving::program(), "args": args});
+        let server = json!({"name": name, "transport": "stdio", "config": config});
+        assert_eq!(app.post("/api/v1/projects/default/mcp-servers", &server).await.status, 201);
+    }
+    let mut browser = Browser::open(&program, &format!("{}/#/projects/default/tools", app.url)).await;
+    enter(&mut browser, &app.token).await;
+    browser.until("document.querySelectorAll('td a').length === 2").await;
+    browser
+        .evaluate("[...document.querySelectorAll('td a')].find((a) => a.textContent !== 'who').click()")
+        .await;
+    browser.until("document.querySelector('main form')").await;
+    browser.evaluate("document.querySelector('main form').requestSubmit()").await;
+    browser
+        .until(&format!("document.querySelector('.result pre')?.textContent === 'filled by {long}'"))
+        .await;
+    assert_eq!(browser.close().await, Vec::<String>::new());
+    app.stop().await;
+}

@@ -61,6 +61,21 @@ fn the_later_server_answers_and_the_other_is_reached_by_its_qualified_name() {
 }
 
 #[test]
+fn people_are_told_under_which_name_each_tool_is_called_however_long_it_would_be() {
+    let (long, tool) = ("s".repeat(63), [r#"{"name":"read"}"#]);
+    let servers = [server(&long, &tool, &[]), server("a", &tool, &[]), server("b", &tool, &[])];
+    for mode in [Namespacing::Off, Namespacing::Conflict, Namespacing::Always] {
+        let catalogue = Catalogue::make(&servers, &[], mode);
+        assert_eq!(catalogue.tools.len(), 3);
+        for tool in &catalogue.tools {
+            let answerer = whose(&catalogue, &tool.called_as).map(|(server, _)| server);
+            assert_eq!(answerer.as_ref(), Some(&tool.server), "{mode:?} {}", tool.called_as);
+            assert!(tool.called_as.chars().count() <= 64, "{}", tool.called_as);
+        }
+    }
+}
+
+#[test]
 fn what_is_switched_off_or_has_no_name_is_not_offered() {
     let tools = [r#"{"name":"on"}"#, r#"{"name":"off"}"#, r#"{"title":"nameless"}"#, r#"{"name":""}"#];
     let catalogue = Catalogue::make(&[server("a", &tools, &["off"])], &[], Namespacing::Off);

@@ -8,16 +8,13 @@ import { schemaForm } from './form.js';
 
 const SHOWN_MAX = 200;
 
-// A tool that another one hides is reached by its long name.
-const calledAs = (tool) => (tool.shadowed_by ? `${tool.server}__${tool.name}` : tool.name);
-
 export function tools(scene, heading) {
   const [wanted] = scene.rest;
   const load = () => scene.get(scene.at`tools`);
   if (wanted) return oneTool(scene, heading, wanted, load);
 
   const grid = new Grid('Tools', [
-    { title: 'Name', cell: (tool) => [h('a', { href: scene.link('tools', calledAs(tool)) }, calledAs(tool)), tool.enabled ? null : [' ', badge('off')]] },
+    { title: 'Name', cell: (tool) => [h('a', { href: scene.link('tools', tool.called_as) }, tool.called_as), tool.enabled ? null : [' ', badge('off')]] },
     { title: 'Server', cell: ({ server }) => server, narrow: true },
     { title: 'Description', cell: ({ title, description }) => brief(title ?? description) },
     { title: 'Says it is', cell: ({ annotations }) => hints(annotations), narrow: true },
@@ -29,7 +26,7 @@ export function tools(scene, heading) {
   const draw = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = all.filter((tool) => {
-      const text = `${calledAs(tool)} ${tool.server} ${tool.title ?? ''} ${tool.description ?? ''}`.toLowerCase();
+      const text = `${tool.called_as} ${tool.server} ${tool.title ?? ''} ${tool.description ?? ''}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
     grid.show(found.slice(0, SHOWN_MAX));
@@ -52,7 +49,7 @@ function oneTool(scene, heading, wanted, load) {
   fill(heading, wanted);
   const place = h('div', {}, h('p', { class: 'quiet' }, 'Looking for it…'));
   scene.attempt(async () => {
-    const tool = (await load()).tools.find((tool) => calledAs(tool) === wanted);
+    const tool = (await load()).tools.find((tool) => tool.called_as === wanted);
     fill(place, tool ? trial(scene, tool) : h('p', { class: 'note' }, 'This project has no tool of this name now.'));
   });
   return place;
@@ -70,12 +67,11 @@ function trial(scene, tool) {
     const began = performance.now();
     const since = () => took(performance.now() - began);
     stop.onclick = () => leaving.abort();
-    scene.signal.addEventListener('abort', () => leaving.abort(), { once: true });
     try {
-      const body = { name: calledAs(tool), arguments: form.read(), timeout_ms: Math.round(Number(deadline.value) * 1000) || undefined };
+      const body = { name: tool.called_as, arguments: form.read(), timeout_ms: Math.round(Number(deadline.value) * 1000) || undefined };
       [call.disabled, stop.hidden] = [true, false];
       fill(answer, h('p', { class: 'quiet' }, 'Calling…'));
-      const result = await post(scene.at`tools/call`, body, { signal: leaving.signal });
+      const result = await post(scene.at`tools/call`, body, { signal: AbortSignal.any([scene.signal, leaving.signal]) });
       fill(answer, h('p', { class: 'quiet' }, `Answered after ${since()}`), mcpResult(result));
     } catch (error) {
       fill(answer, error.name === 'AbortError' ? h('p', { class: 'note' }, `Given up after ${since()}; it may have been executed.`) : trouble(error));

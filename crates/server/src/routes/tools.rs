@@ -41,6 +41,8 @@ pub struct MissingServer {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct Tool {
     name: String,
+    /// The name to call it by: its own, or the long one where another server's tool answers to that.
+    called_as: String,
     server: String,
     #[schema(value_type = Option<String>)]
     title: Option<Box<RawValue>>,
@@ -67,6 +69,7 @@ impl Tool {
             output_schema: part("outputSchema"),
             annotations: part("annotations"),
             name: listed.name,
+            called_as: listed.called_as,
             server: listed.server,
             enabled: listed.enabled,
             shadowed_by: listed.shadowed_by,
