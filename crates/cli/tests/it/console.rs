@@ -214,3 +214,28 @@ async fn in_a_browser_a_tool_that_another_hides_is_tried_by_whatever_name_leads_
     assert_eq!(browser.close().await, Vec::<String>::new());
     app.stop().await;
 }
+
+#[tokio::test]
+async fn in_a_browser_looking_for_long_piles_nothing_up() {
+    let Some(program) = engines::browser() else { return };
+    let app = serving().await;
+    let mut browser = Browser::open(&program, &format!("{}/#/projects/default/environments", app.url)).await;
+    enter(&mut browser, &app.token).await;
+    browser.until("document.querySelector('.grid > p:not([hidden])')").await;
+    // Those who wait for the end of a view are counted, and time passes quickly.
+    browser
+        .evaluate(
+            "{ const { addEventListener: add, removeEventListener: remove } = EventTarget.prototype;
+               const { setTimeout: wait } = window;
+               window.counted = { come: 0, left: 0 };
+               AbortSignal.prototype.addEventListener = function (...all) { window.counted.come += 1; return add.apply(this, all); };
+               AbortSignal.prototype.removeEventListener = function (...all) { window.counted.left += 1; return remove.apply(this, all); };
+               window.setTimeout = (then, ms) => wait(then, Math.min(ms, 20)); }",
+        )
+        .await;
+    browser.until("window.counted.come >= 10").await;
+    let waiting = browser.evaluate("window.counted.come - window.counted.left").await;
+    assert!(waiting.as_i64().is_some_and(|waiting| waiting <= 1), "{waiting} wait");
+    assert_eq!(browser.close().await, Vec::<String>::new());
+    app.stop().await;
+}

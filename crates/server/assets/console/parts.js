@@ -82,8 +82,13 @@ export class Scene {
 
   pause(ms) {
     return new Promise((resume) => {
-      const timer = setTimeout(resume, ms);
-      this.signal.addEventListener('abort', () => (clearTimeout(timer), resume()), { once: true });
+      const end = () => {
+        clearTimeout(timer);
+        this.signal.removeEventListener('abort', end);
+        resume();
+      };
+      const timer = setTimeout(end, ms);
+      this.signal.addEventListener('abort', end);
     });
   }
 }
