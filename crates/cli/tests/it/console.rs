@@ -142,7 +142,9 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     browser.evaluate("document.querySelector('td a').click()").await;
     browser.until("document.querySelector('.added')?.textContent.startsWith('+<img')").await;
     browser.until("document.body.innerText.includes('the work of door')").await;
-    browser.until("document.body.innerText.includes('cofer env merge door')").await;
+    for verb in ["checkout", "merge", "apply"] {
+        browser.until(&format!("document.body.innerText.includes('cofer env {verb} door')")).await;
+    }
     let width = browser.evaluate("document.documentElement.scrollWidth").await;
     assert!(width.as_u64().is_some_and(|width| width <= 360), "an environment is {width} wide");
     assert_eq!(browser.evaluate("document.images.length").await, 0);
@@ -185,6 +187,21 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     assert_eq!(app.delete(&path).await.status, 204);
     browser.evaluate("location.hash = '#/projects/default/tools'").await;
     browser.until("document.querySelector('input[name=token]')").await;
+    assert_eq!(browser.close().await, Vec::<String>::new());
+    app.stop().await;
+}
+
+/// A link may lead to an environment that nobody has.
+#[tokio::test]
+async fn in_a_browser_no_command_is_made_of_an_address() {
+    let Some(program) = engines::browser() else { return };
+    let app = serving().await;
+    let link = "#/projects/default/environments/door%3Brm%20-rf%20here";
+    let mut browser = Browser::open(&program, &format!("{}/{link}", app.url)).await;
+    enter(&mut browser, &app.token).await;
+    browser.until("document.body.innerText.includes('is known here')").await;
+    let commands = browser.evaluate("document.querySelectorAll('.copyable').length").await;
+    assert_eq!(commands, 0, "nobody told of a command");
     assert_eq!(browser.close().await, Vec::<String>::new());
     app.stop().await;
 }

@@ -24,24 +24,30 @@ function oneEnvironment(scene, heading, id) {
   fill(heading, id);
   const query = { repository: scene.query.get('repository') };
   const base = at`environments/${id}`;
-  const [log, diff, place] = [h('div'), h('div'), h('div', {}, facts([]))];
+  const [log, diff, commands, place] = [h('div'), h('div'), h('div'), h('div', {}, facts([]))];
   let seen = null;
   scene.poll(async () => {
     const one = await scene.get(base, query);
     renew(place.firstChild, factsOf(one));
+    if (!commands.firstChild) fill(commands, takeover(one));
     if (seen === one.updated_at) return;
     const [done, changed] = await Promise.all([scene.get(`${base}/log`, query), scene.get(`${base}/diff`, query)]);
     fill(log, cut(done.log, 20_000), leftOut(done));
     fill(diff, coloured(changed.diff), leftOut(changed));
     seen = one.updated_at;
   });
-  const commands = ['checkout', 'merge', 'apply'].map((verb) => [`To ${verb} it, in its repository`, copyable(`cofer env ${verb} ${id}`)]);
-  return [place, facts(commands), section('Changes', diff), section('Log', log)];
+  return [place, commands, section('Changes', diff), section('Log', log)];
 }
 
 function factsOf({ title, state, repository, remote_ref, base, provider, image, created_at, updated_at, last_command: last }) {
   return facts([['Title', title], ['State', badge(state)], ['Repository', repository], ['Branch', remote_ref], ['From', base], ['Image', `${image} (${provider})`],
     ['Made', when(created_at)], ['Changed', when(updated_at)], ['Last command', last && `${brief(last.command)} → ${last.exit_code ?? '–'}`]]);
+}
+
+// Somebody will run these: they are Cofer's own words, and never made of what stands in an address.
+function takeover({ checkout_command, merge_command, apply_command }) {
+  const commands = { 'check it out': checkout_command, 'merge it': merge_command, 'apply it': apply_command };
+  return facts(Object.entries(commands).map(([what, command]) => [`To ${what}, in its repository`, copyable(command)]));
 }
 
 const leftOut = ({ bytes_left_out: count }) => (count ? h('p', { class: 'quiet' }, `${count} bytes left out`) : null);

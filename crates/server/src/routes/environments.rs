@@ -44,6 +44,7 @@ pub struct EnvironmentStatus {
     /// How its work is taken over, in the repository.
     checkout_command: String,
     merge_command: String,
+    apply_command: String,
     log_command: String,
     diff_command: String,
 }
@@ -68,6 +69,7 @@ impl EnvironmentStatus {
             last_command: last.map(|last| LastCommand { command: shortened(&last.command), ..last }),
             checkout_command: command("checkout"),
             merge_command: command("merge"),
+            apply_command: command("apply"),
             log_command: command("log"),
             diff_command: command("diff"),
         }

@@ -97,7 +97,9 @@ async fn environments_of_all_repositories_are_listed_and_read() {
     assert_eq!(window["repository"], one.to_str().unwrap());
     assert_eq!((&window["state"], &window["image"]), (&json!("stopped"), &json!(IMAGE)), "{window}");
     assert_eq!((&window["title"], &window["remote_ref"]), (&json!("<b>window</b>"), &json!("cofer/window")));
-    assert_eq!(window["checkout_command"], "cofer env checkout window");
+    for verb in ["checkout", "merge", "apply", "log", "diff"] {
+        assert_eq!(window[format!("{verb}_command")], format!("cofer env {verb} window"));
+    }
 
     for part in ["", "/log", "/diff"] {
         let unclear = app.get(&format!("{ALL}/door{part}")).await;
