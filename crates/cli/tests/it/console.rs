@@ -191,6 +191,31 @@ async fn in_a_browser_a_person_enters_sees_servers_and_tries_a_tool() {
     app.stop().await;
 }
 
+#[tokio::test]
+async fn in_a_browser_a_secret_keeps_its_lines() {
+    let Some(program) = engines::browser() else { return };
+    let app = serving().await;
+    let mut browser = Browser::open(&program, &format!("{}/#/projects/default/secrets", app.url)).await;
+    enter(&mut browser, &app.token).await;
+    browser.until("document.querySelector('[name=value]')").await;
+    browser
+        .evaluate(
+            "{ const [name, value] = document.querySelectorAll('[name=name], [name=value]');
+               name.value = 'KEY'; value.value = 'BEGIN\\n  of\\nEND'; name.form.requestSubmit(); }",
+        )
+        .await;
+    browser.until("document.querySelector('td code')?.textContent === 'KEY'").await;
+    assert_eq!(browser.evaluate("document.querySelector('[name=value]').value").await, "");
+    assert_eq!(browser.close().await, Vec::<String>::new());
+    let config = json!({"command": misbehaving::program(), "env": {"HANDED_IN": "${KEY}"}});
+    let server = json!({"name": "alpha", "transport": "stdio", "config": config});
+    assert_eq!(app.post("/api/v1/projects/default/mcp-servers", &server).await.status, 201);
+    let call = json!({"name": "env", "arguments": {}});
+    let answer = app.post("/api/v1/projects/default/tools/call", &call).await.json();
+    assert_eq!(answer["structuredContent"]["env"]["HANDED_IN"], "BEGIN\n  of\nEND", "{answer}");
+    app.stop().await;
+}
+
 /// A link may lead to an environment that nobody has.
 #[tokio::test]
 async fn in_a_browser_no_command_is_made_of_an_address() {

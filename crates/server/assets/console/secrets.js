@@ -24,7 +24,8 @@ export function secrets(scene) {
     grid.element,
     section('Set a secret', form(scene, { class: 'row' }, set,
       field('Name', h('input', { name: 'name', required: true, autocomplete: 'off', placeholder: 'API_KEY' })),
-      field('Value', h('input', { name: 'value', type: 'password', required: true, autocomplete: 'new-password' })),
+      // A password's field would drop the line breaks of a key.
+      field('Value', h('textarea', { name: 'value', class: 'covered', rows: 3, required: true, autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false' })),
       h('button', {}, 'Set'))),
     h('p', { class: 'quiet' }, 'Servers use it as ', h('code', {}, '${NAME}'), ' in variables, headers, arguments and addresses.'),
   ];
