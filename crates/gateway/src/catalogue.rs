@@ -70,7 +70,7 @@ pub struct ListedTool {
 }
 
 /// Two servers offer a tool of the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Warning {
     /// The one that is hidden, and the one that answers.
     pub about: [Option<ServerId>; 2],

@@ -36,6 +36,7 @@ pub(crate) fn offers(servers: &[(&str, Vec<Option<&str>>)], mode: Namespacing) -
             *owner = server;
         }
     }
+    let taken = taken_by_qualified(servers);
     let mut offers = Vec::new();
     for (server, (server_name, names)) in servers.iter().enumerate() {
         for (item, name) in names.iter().enumerate().filter_map(|(item, name)| Some((item, (*name)?))) {
@@ -44,6 +45,8 @@ pub(crate) fn offers(servers: &[(&str, Vec<Option<&str>>)], mode: Namespacing) -
             let (name, shadowed_by) = match mode {
                 Namespacing::Always => (qualified(server_name, name), None),
                 Namespacing::Conflict if is_shared => (qualified(server_name, name), None),
+                // Whoever calls something by another server's qualified name does not get its calls.
+                _ if taken.get(name).is_some_and(|by| *by != server) => (qualified(server_name, name), None),
                 Namespacing::Off if is_shared && owner != server => {
                     (qualified(server_name, name), Some(owner))
                 }
@@ -53,6 +56,17 @@ pub(crate) fn offers(servers: &[(&str, Vec<Option<&str>>)], mode: Namespacing) -
         }
     }
     offers
+}
+
+/// Qualified names, and whose they are; none where no server's own name reads like one.
+fn taken_by_qualified(servers: &[(&str, Vec<Option<&str>>)]) -> HashMap<String, usize> {
+    let mut taken = HashMap::new();
+    if servers.iter().any(|(_, names)| names.iter().flatten().any(|name| name.contains(BETWEEN))) {
+        for (server, (server_name, names)) in servers.iter().enumerate() {
+            taken.extend(names.iter().flatten().map(|name| (qualified(server_name, name), server)));
+        }
+    }
+    taken
 }
 
 /// The form that always leads to this server's own.
@@ -89,6 +103,15 @@ mod tests {
         assert_eq!(offered(Namespacing::Off), ["a__read shadowed by 1", "only_a", "read"]);
         assert_eq!(offered(Namespacing::Conflict), ["a__read", "only_a", "b__read"]);
         assert_eq!(offered(Namespacing::Always), ["a__read", "a__only_a", "b__read"]);
+    }
+
+    #[test]
+    fn a_name_that_reads_like_the_qualified_name_of_anothers_leads_to_the_other() {
+        let servers = [("a", vec![Some("read")]), ("b", vec![Some("a__read"), Some("b__own"), Some("x__y")])];
+        for mode in [Namespacing::Off, Namespacing::Conflict] {
+            let names: Vec<_> = offers(&servers, mode).into_iter().map(|offer| offer.name).collect();
+            assert_eq!(names, ["read", "b__a__read", "b__own", "x__y"]);
+        }
     }
 
     #[test]

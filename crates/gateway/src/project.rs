@@ -1,6 +1,6 @@
 //! One project: its servers in registration order, its catalogue, its clients.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::tasks::Tasks;
 use crate::upstream::{Change, LiveState, Upstream};
 use crate::visitors::Visitors;
 use crate::{House, ServerEntry};
+
+/// Names that two servers share are told of so often; the list of tools has them all.
+const CLASHES_TOLD_MAX: usize = 10_000;
 
 /// What a project is made of, as the registry knows it.
 #[derive(Debug)]
@@ -54,6 +57,8 @@ pub struct Project {
     pub(crate) house: Arc<House>,
     servers: RwLock<Servers>,
     catalogue: RwLock<Arc<Catalogue>>,
+    /// What was told of names that two servers share.
+    clashes_told: Mutex<HashSet<Warning>>,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
     pub(crate) visitors: Visitors,
     pub(crate) tasks: Tasks,
@@ -84,6 +89,7 @@ impl Project {
                 upstreams: Arc::new([]),
             }),
             catalogue: RwLock::default(),
+            clashes_told: Mutex::default(),
             sessions: RwLock::default(),
             visitors: Visitors::default(),
             tasks: Tasks::default(),
@@ -165,7 +171,7 @@ impl Project {
             let mut current = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *current, catalogue.clone())
         };
-        self.warn(&name, &catalogue, &old);
+        self.warn(&name, &catalogue);
         if !old.offers_the_same(&catalogue) {
             // To who has never asked, nothing has changed.
             self.each_session(|session| {
@@ -176,13 +182,19 @@ impl Project {
         }
     }
 
-    /// Tells of names that two servers share, once for each pair of servers.
-    fn warn(&self, project: &str, catalogue: &Catalogue, old: &Catalogue) {
-        let mut told: BTreeMap<_, Vec<&Warning>> = BTreeMap::new();
-        for warning in catalogue.warnings.iter().filter(|warning| !old.warnings.contains(warning)) {
-            told.entry(warning.about).or_default().push(warning);
+    /// Tells of names that two servers share, each once, those of one pair of servers together: one that changes its list all the time
+    /// fills no history.
+    fn warn(&self, project: &str, catalogue: &Catalogue) {
+        let mut new: BTreeMap<_, Vec<&Warning>> = BTreeMap::new();
+        {
+            let mut told = self.clashes_told.lock().unwrap_or_else(PoisonError::into_inner);
+            for warning in &catalogue.warnings {
+                if told.len() < CLASHES_TOLD_MAX && told.insert(warning.clone()) {
+                    new.entry(warning.about).or_default().push(warning);
+                }
+            }
         }
-        for (about, warnings) in told {
+        for (about, warnings) in new {
             let text = Warning::summary(&warnings);
             tracing::warn!(%project, "project {project}: {text}");
             about.into_iter().flatten().for_each(|server| self.house.registry.warned(server, &text));
