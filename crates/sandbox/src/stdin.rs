@@ -15,24 +15,16 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
-use crate::plain::Drain;
 use crate::sightings::Seen;
 
-/// The sandbox's own pipe if it can be reached, else what is attached.
-pub(crate) fn shortest(attached: Drain, seen: &Seen) -> Drain {
-    match own_pipe(seen.pid, &seen.sighting.id.0) {
-        Some(pipe) => Box::new(Straight { pipe, _attached: attached }),
-        None => attached,
-    }
+/// The sandbox's own pipe, if it can be reached.
+pub(crate) fn own_pipe_of(seen: &Seen) -> Option<pipe::Sender> {
+    own_pipe(seen.pid, &seen.sighting.id.0)
 }
 
 fn own_pipe(pid: u32, container: &str) -> Option<pipe::Sender> {
@@ -74,37 +66,6 @@ fn is_read_only(pid: u32, descriptor: &OsStr) -> Option<bool> {
     let about = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", descriptor.display())).ok()?;
     let flags = about.lines().find_map(|line| line.strip_prefix("flags:"))?;
     Some(u32::from_str_radix(flags.trim(), 8).ok()? & ACCESS_MODE == 0)
-}
-
-struct Straight {
-    pipe: pipe::Sender,
-    _attached: Drain,
-}
-
-impl AsyncWrite for Straight {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipe).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipe).poll_write_vectored(cx, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.pipe.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

@@ -115,10 +115,13 @@ impl Attached {
         Streams { stdin: drain, stdout: Box::new(stdout) }
     }
 
-    /// The same of a sandbox that was seen to run, by the shortest way that there is to its stdin.
+    /// The same of a sandbox that was seen to run, past the engine to its stdin where that can be.
     pub fn bridged_to(self, seen: &Seen, logs: LogSink) -> Streams {
-        let Streams { stdin, stdout } = self.bridged(logs);
-        Streams { stdin: stdin::shortest(stdin, seen), stdout }
+        let Some(pipe) = stdin::own_pipe_of(seen) else { return self.bridged(logs) };
+        let Self { source, drain, early } = self;
+        let mut stdout = Demultiplexer::new(source, early, logs, Stdout::Read);
+        stdout.held_open = Some(drain);
+        Streams { stdin: Box::new(pipe), stdout: Box::new(stdout) }
     }
 
     /// Everything for the sink, until the sandbox ends or the engine goes away.
@@ -145,6 +148,8 @@ struct Demultiplexer<R> {
     /// What is in the buffer and not taken yet.
     filled: std::ops::Range<usize>,
     frame: Option<Frame>,
+    /// An engine closes a stdin that nobody is attached to, also where nothing is said that way.
+    held_open: Option<Drain>,
 }
 
 /// The frame being read, and how much of it is still to come.
@@ -166,7 +171,7 @@ impl<R: AsyncRead + Unpin> Demultiplexer<R> {
         let filled = 0..early.len();
         let mut buffer = early;
         buffer.resize(buffer.len().max(BUFFER_BYTES), 0);
-        Self { source, logs, stdout, buffer, filled, frame: None }
+        Self { source, logs, stdout, buffer, filled, frame: None, held_open: None }
     }
 
     /// Reads more into the buffer. False at the end.
