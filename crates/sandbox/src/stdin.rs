@@ -70,11 +70,17 @@ fn is_read_only(pid: u32, descriptor: &OsStr) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[tokio::test]
-    async fn what_is_no_containers_or_no_pipe_is_not_written_to() {
-        assert!(own_pipe(std::process::id(), "0123456789abcdef").is_none());
-        assert!(own_pipe(0, "").is_none());
+    async fn a_pipe_is_written_to_only_where_it_is_this_containers() {
+        let mut reader = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        assert!(own_pipe(reader.id(), "").is_some(), "it reads a pipe, and an empty name is in every group");
+        assert!(own_pipe(reader.id(), "0123456789abcdef").is_none(), "it is in no such container");
+        assert!(own_pipe(0, "").is_none(), "there is no such process");
+        drop(reader.stdin.take());
+        reader.wait().unwrap();
     }
 }
