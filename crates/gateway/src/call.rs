@@ -155,7 +155,7 @@ impl Project {
             raw::with(&params, &["name"], &raw::quoted(&route.name)).unwrap_or(params)
         };
         let repeats = route.is_safe_to_repeat && self.repeats_safe_calls();
-        let (began, again) = (Instant::now(), repeats.then(|| params.clone()));
+        let again = repeats.then(|| params.clone());
         let mask = &mut recording.mask;
         let sent = self.send(upstream, "tools/call", Some(params), timeout, client, Some(mask)).await;
         match (sent, again) {
@@ -164,7 +164,8 @@ impl Project {
                 tracing::info!(
                     "server {server} ended in a call of {name}, which is safe to repeat: it is made once more"
                 );
-                let left = timeout.unwrap_or(self.house.call_timeout).saturating_sub(began.elapsed());
+                let left =
+                    timeout.unwrap_or(self.house.call_timeout).saturating_sub(recording.began.elapsed());
                 let mask = &mut recording.mask;
                 let sent =
                     self.send(upstream, "tools/call", Some(again), Some(left), client, Some(mask)).await;
