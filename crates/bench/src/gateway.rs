@@ -7,6 +7,7 @@ use crate::served::Served;
 
 const ROUNDS: usize = 9;
 const ROUND_SECONDS: f64 = 1.0;
+const STRETCH_SECONDS: f64 = 15.0;
 const PARAMS: &str = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
 /// The first bring more with them than themselves.
 const SESSIONS_BEFORE: u64 = 100;
@@ -47,6 +48,7 @@ async fn calls(cofer: &Served) {
             through_proxy = back;
             let (back, cofer_rate, cofer_p50) = load(through_cofer, ROUND_SECONDS).await;
             through_cofer = back;
+            cofer.made_rows().await;
             p50.push(cofer_p50 / floor_p50);
             rate.push(cofer_rate / floor_rate);
             said = (cofer_p50, cofer_rate, floor_rate);
@@ -61,8 +63,34 @@ async fn calls(cofer: &Served) {
         );
         let aim = if callers == 16 { "aim <= 1.25 x, >= 80 %" } else { "" };
         row(&format!("gateway, {callers} clients, beside a bare proxy"), &figure, aim);
+        if callers == 16 {
+            at_a_stretch(cofer, through_cofer, through_proxy).await;
+        }
     }
     proxy.stop().await;
+}
+
+/// So long that rows of the record have to be made in the middle of it, and all of them before the time is taken.
+async fn at_a_stretch(cofer: &Served, through_cofer: Vec<Caller>, through_proxy: Vec<Caller>) {
+    let (used, began) = (cofer.processor_micros(), std::time::Instant::now());
+    let (_, rate, p50) = load(through_cofer, STRETCH_SECONDS).await;
+    let (called, calls) = (began.elapsed().as_secs_f64(), rate * STRETCH_SECONDS);
+    cofer.made_rows().await;
+    let (used, took) = (cofer.processor_micros() - used, began.elapsed().as_secs_f64());
+    let rate = calls / took;
+    let (_, floor_rate, floor_p50) = load(through_proxy, STRETCH_SECONDS).await;
+    let figure = format!(
+        "p50 {:.2} x, throughput {:.0} % ({rate:.0}/s), {:.1} µs of processor time for a call, rows {:.1} s behind at the end",
+        p50 / floor_p50,
+        rate / floor_rate * 100.0,
+        used / calls,
+        took - called,
+    );
+    row(
+        &format!("gateway, the same for {STRETCH_SECONDS} s at a stretch, until all rows are made"),
+        &figure,
+        "",
+    );
 }
 
 /// A client with a session of its own, for one request again and again.

@@ -38,6 +38,7 @@ pub async fn measure() {
     for _ in 0..ROUNDS {
         for one in &mut measured {
             one.round().await;
+            cofer.made_rows().await;
         }
     }
     let floor_rate = median(measured[0].rates.clone());

@@ -28,6 +28,7 @@ pub async fn measure() {
             through_proxy = back;
             let (back, cofer_rate, cofer_p50) = load(through_cofer, ROUND_SECONDS).await;
             through_cofer = back;
+            cofer.made_rows().await;
             p50.push(cofer_p50 / floor_p50);
             rate.push(cofer_rate / floor_rate);
             said = (cofer_p50, cofer_rate);

@@ -108,6 +108,13 @@ impl Served {
         answer.json().await.expect("JSON")
     }
 
+    /// Comes back when every call so far is a row of the database: so whoever is measured next does not pay for it.
+    pub async fn made_rows(&self) {
+        let url = format!("http://{}/api/v1/projects/default/tool-calls?limit=1", self.address);
+        let answer = self.http.get(url).bearer_auth(&self.token).send().await.expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200);
+    }
+
     /// A chat's answer, as it streams.
     pub async fn chat(&self, message: &str) -> reqwest::Response {
         let url = format!("http://{}/api/v1/projects/default/chat", self.address);

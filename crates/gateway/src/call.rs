@@ -6,13 +6,14 @@ use std::time::Duration;
 use cofer_mcp::message::Reply;
 use cofer_mcp::{CallError, era, raw};
 use cofer_model::mask::Mask;
-use cofer_model::{CallId, CallStatus, Kind, Moment, ProjectId, RunId, ToolCallRecord};
+use cofer_model::{CallId, CallStatus, Kind, Moment, ProjectId, RunId};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use crate::House;
 use crate::catalogue::Answerer;
 use crate::desk::next_number;
+use crate::journal::Line;
 use crate::native::{NATIVE, NativeCall, NativeProgress, text_result};
 use crate::outbox::Outbox;
 use crate::project::Project;
@@ -278,24 +279,24 @@ impl<'a> Recording<'a> {
         }
     }
 
-    fn taken(&mut self, status: CallStatus, output: Option<Box<RawValue>>) -> Taken {
+    fn taken<'b>(&'b mut self, status: CallStatus, output: Option<&'b RawValue>) -> Taken<'b> {
         self.done = true;
-        let record = ToolCallRecord {
+        let line = Line {
             id: CallId::generate(),
-            project_id: self.project,
-            run_id: self.caller.run,
-            step_number: self.caller.step,
-            tool_name: self.tool.to_owned(),
-            server: std::mem::take(&mut self.server),
+            project: self.project,
+            run: self.caller.run,
+            step: self.caller.step,
+            tool: self.tool.into(),
+            server: (&*self.server).into(),
             input: None,
             output: None,
             status,
-            duration_ms: i64::try_from(self.began.elapsed().as_millis()).ok(),
-            caller: Some(self.caller.name.clone()),
-            trace_id: Some(self.caller.trace_id.clone()),
-            created_at: Moment::now(),
+            took_ms: i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX),
+            caller: (&*self.caller.name).into(),
+            trace: (&*self.caller.trace_id).into(),
+            ended_unix_ms: Moment::now().unix_ms(),
         };
-        Taken { record, input: self.input.take(), output, mask: self.mask.clone() }
+        Taken { line, input: self.input.as_deref(), output, mask: &self.mask }
     }
 
     /// Which server it goes to, and what of its words is not written down.
@@ -307,27 +308,32 @@ impl<'a> Recording<'a> {
     }
 
     pub async fn finish(&mut self, outcome: Result<&Reply, &CallFailed>) {
+        let words;
         let (status, output) = match outcome {
-            Ok(Reply::Result(result)) if is_error(result) => (CallStatus::Error, Some(result.clone())),
-            Ok(Reply::Result(result)) => (CallStatus::Completed, Some(result.clone())),
-            Ok(Reply::Error(error)) => (CallStatus::Error, serde_json::value::to_raw_value(error).ok()),
+            Ok(Reply::Result(result)) if is_error(result) => (CallStatus::Error, Some(&**result)),
+            Ok(Reply::Result(result)) => (CallStatus::Completed, Some(&**result)),
+            Ok(Reply::Error(error)) => {
+                words = serde_json::value::to_raw_value(error).ok();
+                (CallStatus::Error, words.as_deref())
+            }
             Err(failed) => {
                 let status =
                     if failed.kind == Kind::Timeout { CallStatus::Timeout } else { CallStatus::Error };
-                let output = serde_json::json!({"code": failed.kind.code(), "message": failed.message});
-                (status, serde_json::value::to_raw_value(&output).ok())
+                let said = serde_json::json!({"code": failed.kind.code(), "message": failed.message});
+                words = serde_json::value::to_raw_value(&said).ok();
+                (status, words.as_deref())
             }
         };
-        let taken = self.taken(status, output);
-        self.recorder.take(taken).await;
+        let recorder = self.recorder;
+        recorder.take(self.taken(status, output)).await;
     }
 }
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let taken = self.taken(CallStatus::Cancelled, None);
-            self.recorder.take_now(taken);
+            let recorder = self.recorder;
+            recorder.take_now(self.taken(CallStatus::Cancelled, None));
         }
     }
 }

@@ -4,7 +4,7 @@
 //!   client ── endpoint ── session ─┐                               ┌─ slot ── dial ──► server
 //!   REST  ─────────────────────────┴─ project ── catalogue ── upstream
 //!                                        │                         └─ slot ── dial ──► server (a client's own)
-//!                                     recorder ──► ledger
+//!                                     recorder ── journal ──► ledger
 //! ```
 //!
 //! Messages are carried, not re-typed: of a call only its name and its progress token are looked at. One server that is down, slow or
@@ -19,6 +19,7 @@ mod catalogue;
 mod desk;
 mod dial;
 pub mod endpoint;
+mod journal;
 mod listening;
 mod lists;
 mod names;
@@ -57,8 +58,7 @@ pub use lists::Item;
 pub use native::{Display, NATIVE, Native, NativeCall, NativeHandler, NativeProgress, text_result};
 pub use outbox::{Next, Outbox};
 pub use project::{Listing, Missing, Project, ProjectEntry};
-pub use record::Ledger;
-use record::Recorder;
+pub use record::{Ledger, Recorder, Room, Unwritten};
 pub use session::{Reading, Session};
 pub use slot::SlotRules;
 use state::Sealer;
@@ -142,13 +142,13 @@ pub struct Gateway {
 impl Gateway {
     pub fn start(
         registry: Arc<dyn Registry>,
-        ledger: Arc<dyn Ledger>,
+        recorder: Recorder,
         natives: Vec<Arc<Native>>,
         rules: GatewayRules,
     ) -> Arc<Self> {
         let house = House {
             registry,
-            recorder: Recorder::start(ledger),
+            recorder,
             natives,
             slot_rules: rules.slots,
             call_timeout: rules.call_timeout,

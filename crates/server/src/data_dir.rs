@@ -6,6 +6,7 @@
 //! | `cofer.db`    | the SQLite database, unless another database is used                   |
 //! | `master.key`  | the key that seals secrets, unless `COFER_MASTER_KEY` is set           |
 //! | `admin.token` | the admin token made at first start                                    |
+//! | `calls.*.jsonl` | calls that are not rows of the database yet (`gateway` room)         |
 //! | `repositories`| the paths of repositories that have environments (`environments` room) |
 //!
 //! Two locks, both the kernel's (`flock`): they end with the process, however that ends, so nothing that a killed

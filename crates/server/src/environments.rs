@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use cofer_environments::tools::{INSTRUCTIONS, Offer, Progress, Toolbox};
 use cofer_environments::{EnvError, Environments, NoVault, Register, Settings, Vault};
 use cofer_gateway::{
-    Gateway, GatewayRules, Ledger, Native, NativeCall, NativeHandler, ProjectEntry, Registry, text_result,
+    Gateway, GatewayRules, Native, NativeCall, NativeHandler, ProjectEntry, Recorder, Registry, text_result,
 };
-use cofer_model::{Namespacing, ProjectId, ServerId, ToolCallRecord};
+use cofer_model::{Namespacing, ProjectId, ServerId};
 use cofer_sandbox::{EngineSettings, Providers, Variable};
 use secrecy::SecretString;
 use serde_json::value::{RawValue, to_raw_value};
@@ -165,7 +165,8 @@ pub async fn serve_environments(
     let project = ProjectId::generate();
     let boxes: Arc<dyn Boxes> = Arc::new(Arc::new(Toolbox::new(environments.clone(), offer)));
     let natives = natives(&boxes, offer);
-    let gateway = Gateway::start(Arc::new(OnlyTools), Arc::new(NoLedger), natives, rules);
+    // Calls are in the log, and what was done is in the environment's own.
+    let gateway = Gateway::start(Arc::new(OnlyTools), Recorder::nowhere(), natives, rules);
     if let Ok(Some(project)) = gateway.project(project).await {
         serve_lines(&project, from_client, to_client, gone).await;
     }
@@ -189,15 +190,4 @@ impl Registry for OnlyTools {
     fn warned(&self, _: ServerId, _: &str) {}
 
     async fn settled(&self) {}
-}
-
-/// Calls are in the log, and what was done is in the environment's own.
-#[derive(Debug)]
-struct NoLedger;
-
-#[async_trait]
-impl Ledger for NoLedger {
-    async fn write(&self, _: &[ToolCallRecord]) -> Result<(), String> {
-        Ok(())
-    }
 }

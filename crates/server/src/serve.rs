@@ -20,7 +20,7 @@ use crate::app::{App, Rooms};
 use crate::auth::Issued;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::environments;
-use crate::gateway::{self, FileError, LogShelf, ServersFile};
+use crate::gateway::{self, FileError, ServersFile};
 use crate::hosting::Hosting;
 use crate::http::error::chain;
 use crate::http::listen::{ListenError, Listener};
@@ -139,14 +139,16 @@ pub(crate) async fn serve_until(
     for (name, value) in settings.confidential.secrets.drain(..) {
         keyring.put_secret(hosting.default_project(), &name, &value, now).await?;
     }
-    let shelf = Arc::<LogShelf>::default();
     let mut natives = file.natives(&settings.gateway.native_tools)?;
     let environments = environments::to_be_read(data_dir.path(), &for_environments)?;
     let asked = &settings.environments;
     natives.extend(environments::of_projects(asked, data_dir.path(), &for_environments, &keyring)?);
     let base = settings.oauth.public_url.clone().unwrap_or_else(|| listener.local_url());
     let logins = Arc::new(Logins::new(store.clone(), keyring.clone(), base.clone()));
-    let gateway = gateway::open(&store, &hosting, &settings.gateway, &file, natives, &shelf, &logins);
+    let recorder = gateway::recorder(&store, data_dir.path())
+        .map_err(|source| DataDirError::Unwritable { path: data_dir.path().to_owned(), source })?;
+    let (gateway, shelf) =
+        gateway::open(&store, &hosting, &settings.gateway, &file, natives, &logins, recorder);
     if let Err(error) = file.start(&gateway, hosting.default_project()).await {
         gateway.stop().await;
         hosting.shut_down().await;

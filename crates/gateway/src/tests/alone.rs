@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cofer_model::{Namespacing, ProjectId, ServerId, SessionMode, ToolCallRecord};
+use cofer_model::{Namespacing, ProjectId, ServerId, SessionMode};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
 use super::MadeUp;
 use crate::alone::{Asked, receive};
-use crate::{Caller, Gateway, GatewayRules, Ledger, Project, ProjectEntry, Registry, ServerEntry};
+use crate::{Caller, Gateway, GatewayRules, Project, ProjectEntry, Recorder, Registry, ServerEntry};
 
 /// One project with one server, which has two tools.
 #[derive(Debug)]
@@ -53,16 +53,6 @@ impl Registry for OneServer {
     fn warned(&self, _: ServerId, _: &str) {}
 
     async fn settled(&self) {}
-}
-
-#[derive(Debug)]
-pub(super) struct Nowhere;
-
-#[async_trait]
-impl Ledger for Nowhere {
-    async fn write(&self, _: &[ToolCallRecord]) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 pub(super) fn raw(value: &Value) -> Box<RawValue> {
@@ -132,7 +122,7 @@ impl Server {
 async fn a_call_whose_client_does_not_come_back_ends_and_its_server_hears() {
     let dial = MadeUp::that([]);
     let rules = GatewayRules { call_timeout: Duration::from_mins(1), ..GatewayRules::default() };
-    let gateway = Gateway::start(OneServer::of(&dial), Arc::new(Nowhere), Vec::new(), rules);
+    let gateway = Gateway::start(OneServer::of(&dial), Recorder::nowhere(), Vec::new(), rules);
     let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
     let serving = async {
         let mut server = Server::of(&dial).await;
@@ -163,7 +153,7 @@ async fn a_call_whose_client_does_not_come_back_ends_and_its_server_hears() {
 async fn a_list_may_be_kept_as_long_as_its_server_says_and_is_looked_at_again_then() {
     let dial = MadeUp::that([]);
     let rules = GatewayRules::default();
-    let gateway = Gateway::start(OneServer::of(&dial), Arc::new(Nowhere), Vec::new(), rules);
+    let gateway = Gateway::start(OneServer::of(&dial), Recorder::nowhere(), Vec::new(), rules);
     let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
     let listed = async || answered(&project, "tools/list", &params(&json!({}))).await["result"].clone();
     assert_eq!((&listed().await["ttlMs"], &listed().await["cacheScope"]), (&json!(0), &json!("private")));

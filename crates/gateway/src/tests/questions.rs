@@ -7,9 +7,9 @@ use cofer_model::ProjectId;
 use serde_json::{Value, json};
 
 use super::MadeUp;
-use super::alone::{Nowhere, OneServer, Server, raw};
+use super::alone::{OneServer, Server, raw};
 use crate::endpoint::{Exchange, Received, open_session, receive};
-use crate::{Caller, Gateway, GatewayRules, Next, Outbox, Project, Session};
+use crate::{Caller, Gateway, GatewayRules, Next, Outbox, Project, Recorder, Session};
 
 /// A client that can be asked.
 struct Client {
@@ -20,7 +20,7 @@ struct Client {
 impl Client {
     async fn of(dial: &Arc<MadeUp>) -> Self {
         let rules = GatewayRules::default();
-        let gateway = Gateway::start(OneServer::of(dial), Arc::new(Nowhere), Vec::new(), rules);
+        let gateway = Gateway::start(OneServer::of(dial), Recorder::nowhere(), Vec::new(), rules);
         let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
         let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}});
         let (session, _) = open_session(&project, &raw(&json!(0)), Some(&raw(&hello)), None).unwrap();

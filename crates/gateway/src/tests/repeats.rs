@@ -7,13 +7,13 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::MadeUp;
-use super::alone::{Nowhere, OneServer, Server, raw};
-use crate::{Caller, Gateway, GatewayRules};
+use super::alone::{OneServer, Server, raw};
+use crate::{Caller, Gateway, GatewayRules, Recorder};
 
 /// Calls a tool, and what becomes of it in few words.
 async fn calls(dial: &Arc<MadeUp>, tool: &'static str, repeats: bool) -> JoinHandle<String> {
     let registry = Arc::new(OneServer { dial: dial.clone(), repeats });
-    let gateway = Gateway::start(registry, Arc::new(Nowhere), Vec::new(), GatewayRules::default());
+    let gateway = Gateway::start(registry, Recorder::nowhere(), Vec::new(), GatewayRules::default());
     let project = gateway.project(ProjectId::generate()).await.unwrap().unwrap();
     tokio::spawn(async move {
         let called = project.call_tool(tool, raw(&json!({"name": tool})), None, &Caller::default()).await;

@@ -8,9 +8,10 @@ mod ledger;
 mod registry;
 mod shelf;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use cofer_gateway::{Gateway, GatewayRules, Native, StateKey};
+use cofer_gateway::{Gateway, GatewayRules, Native, Recorder, Room, StateKey};
 use cofer_mcp::wire::{direct_http_client, http_client};
 use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
@@ -25,16 +26,17 @@ use crate::hosting::Hosting;
 use crate::logins::Logins;
 use crate::settings::GatewaySettings;
 
-/// Starts it. Nothing is connected before it is used.
+/// Starts it, and what servers say beside their answers goes to the shelf. Nothing is connected before it is used.
 pub fn open(
     store: &Store,
     hosting: &Arc<Hosting>,
     settings: &GatewaySettings,
     file: &Arc<ServersFile>,
     natives: Vec<Arc<Native>>,
-    shelf: &Arc<LogShelf>,
     logins: &Arc<Logins>,
-) -> Arc<Gateway> {
+    recorder: Recorder,
+) -> (Arc<Gateway>, Arc<LogShelf>) {
+    let shelf = Arc::<LogShelf>::default();
     let means = Means {
         keyring: logins.keyring(),
         guardian: Guardian::of_this_program(),
@@ -54,5 +56,10 @@ pub fn open(
     };
     let state_key = StateKey(logins.keyring().current().derived("what clients hold between two requests"));
     let rules = GatewayRules { state_key, ..settings.rules };
-    Gateway::start(Arc::new(registry), Arc::new(StoredLedger(store.clone())), natives, rules)
+    (Gateway::start(Arc::new(registry), recorder, natives, rules), shelf)
+}
+
+/// What was called becomes rows of the store, by way of a journal in the data directory.
+pub fn recorder(store: &Store, data_dir: &Path) -> std::io::Result<Recorder> {
+    Recorder::open(data_dir, Arc::new(StoredLedger(store.clone())), Room::default())
 }

@@ -12,6 +12,7 @@ mod eras;
 mod file;
 mod hosted;
 mod real_servers;
+mod records;
 mod recovery;
 
 use std::path::Path;

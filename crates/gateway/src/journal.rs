@@ -1,0 +1,185 @@
+//! Calls that have ended and are not rows of the database yet, in two files of the data directory.
+//!
+//! Whoever makes a call appends it to one of them, a line of JSON, before the answer goes out. That is a copy into the kernel's memory, and
+//! cheap; it outlives this process, however that ends. Meanwhile rows are made of the other file, which is emptied when all of it is written;
+//! then they change places. What a killed Cofer has left in either is made rows of by the next.
+//!
+//! Each line begins with a line break of its own, so that one that was cut off by a full disk spoils nobody else's.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
+use serde::{Deserialize, Serialize};
+
+const FILES: [&str; 2] = ["calls.1.jsonl", "calls.2.jsonl"];
+const BATCH_LINES_MAX: usize = 1024;
+const BATCH_BYTES_MAX: u64 = 4 << 20;
+const READ_BYTES: usize = 64 << 10;
+/// No line of ours is longer: input and output are cut before, and what is escaped grows at most sixfold.
+const LINE_BYTES_MAX: u64 = 2 << 20;
+
+/// One call, as it is written in the journal.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Line<'a> {
+    pub id: CallId,
+    pub project: ProjectId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    pub tool: Cow<'a, str>,
+    pub server: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Cow<'a, str>>,
+    pub status: CallStatus,
+    pub took_ms: i64,
+    pub caller: Cow<'a, str>,
+    pub trace: Cow<'a, str>,
+    pub ended_unix_ms: i64,
+}
+
+impl From<Line<'_>> for ToolCallRecord {
+    fn from(line: Line<'_>) -> Self {
+        Self {
+            id: line.id,
+            project_id: line.project,
+            run_id: line.run,
+            step_number: line.step,
+            tool_name: line.tool.into_owned(),
+            server: line.server.into_owned(),
+            input: line.input.map(Cow::into_owned),
+            output: line.output.map(Cow::into_owned),
+            status: line.status,
+            duration_ms: Some(line.took_ms),
+            caller: Some(line.caller.into_owned()),
+            trace_id: Some(line.trace.into_owned()),
+            created_at: Moment::from_unix_ms(line.ended_unix_ms),
+        }
+    }
+}
+
+/// Where calls are appended to.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    /// Read-locked to append, as the kernel puts what is appended at once into an order of its own; write-locked to be exchanged.
+    file: RwLock<Arc<File>>,
+    bytes: AtomicU64,
+}
+
+/// The file that rows are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    file: Arc<File>,
+    /// Up to here they are made.
+    done: u64,
+}
+
+/// Some calls of a page.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub records: Vec<ToolCallRecord>,
+    /// Where the next one begins.
+    end: u64,
+}
+
+impl Journal {
+    /// Both files, made if they are not there.
+    pub(crate) fn open(dir: &Path) -> io::Result<(Self, Page)> {
+        let open =
+            |name| OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(dir.join(name));
+        let (file, other) = (open(FILES[0])?, open(FILES[1])?);
+        let bytes = file.metadata()?.len().into();
+        Ok((Self { file: RwLock::new(file.into()), bytes }, Page { file: other.into(), done: 0 }))
+    }
+
+    /// How much waits to become rows, besides the page.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Says how much there was before it, and how much there is with it.
+    pub(crate) fn append(&self, line: &Line<'_>) -> io::Result<Range<u64>> {
+        let texts = [&line.input, &line.output].map(|text| text.as_ref().map_or(0, |text| text.len()));
+        let mut written = Vec::with_capacity(512 + texts[0] + texts[1] + (texts[0] + texts[1]) / 4);
+        written.push(b'\n');
+        serde_json::to_writer(&mut written, line)?;
+        written.push(b'\n');
+        let length = written.len() as u64;
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        // In one piece: the rest of one that did not fit would come behind somebody else's.
+        let appended = (&**file).write(&written)?;
+        if appended < written.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let before = self.bytes.fetch_add(length, Ordering::Relaxed);
+        Ok(before..before + length)
+    }
+
+    /// Exchanges the files, once the page's is empty. Says whether there is something on the page then.
+    pub(crate) fn turn(&self, page: &mut Page) -> io::Result<bool> {
+        if page.is_blank()? && self.bytes() > 0 {
+            let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(&mut *file, &mut page.file);
+            self.bytes.store(0, Ordering::Relaxed);
+        }
+        Ok(!page.is_blank()?)
+    }
+}
+
+impl Page {
+    fn is_blank(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.len() == 0)
+    }
+
+    /// The next calls of which no rows are made yet; none at the end.
+    pub(crate) fn read(&self) -> io::Result<Batch> {
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(self.done))?;
+        let mut reader = BufReader::with_capacity(READ_BYTES, file);
+        let mut batch = Batch { records: Vec::new(), end: self.done };
+        let mut line = Vec::new();
+        while batch.records.len() < BATCH_LINES_MAX && batch.end - self.done < BATCH_BYTES_MAX {
+            line.clear();
+            let read = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? as u64;
+            if read == 0 {
+                break;
+            }
+            batch.end += read;
+            let line = line.trim_ascii();
+            match serde_json::from_slice::<Line<'_>>(line) {
+                Ok(line) => batch.records.push(line.into()),
+                Err(_) if line.is_empty() => {}
+                Err(error) => tracing::error!("a recorded call is lost: its line cannot be read: {error}"),
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Rows are made of these.
+    pub(crate) fn is_written(&mut self, batch: &Batch) {
+        self.done = batch.end;
+    }
+
+    /// Rows are made of all of it.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.done = 0;
+        Ok(())
+    }
+}
+
+impl Batch {
+    /// Nothing is left on the page.
+    pub(crate) fn is_end(&self, page: &Page) -> bool {
+        self.end == page.done
+    }
+}
