@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofer_mcp::era::{
-    Introduction, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION, may_be_introduced,
+    Introduction, Meta, SERVER_INFO_KEY, STANDALONE_VERSION, UNSUPPORTED_VERSION, may_be_introduced,
 };
 use cofer_mcp::message::{INVALID_PARAMS, METHOD_NOT_FOUND, Reply, RpcError, response};
 use cofer_mcp::raw;
@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::call::Caller;
+use crate::call::{Caller, ToolAsked};
 use crate::endpoint::{Answer, Answered, Exchange, Request, offered, server_info};
 use crate::listening::Wanted;
 use crate::lists::List;
@@ -44,9 +44,13 @@ pub struct Asked<'a> {
     pub id: &'a RawValue,
     pub method: &'a str,
     pub params: Option<&'a RawValue>,
+    /// Those of a call without what it says of itself, for servers of the earlier era.
+    bare: Option<Box<RawValue>>,
     pub introduction: Introduction<'a>,
     /// Of what is called, got, read or waited for.
     pub name: Option<Cow<'a, str>>,
+    /// What a tool is called with.
+    arguments: Option<&'a RawValue>,
     /// What an earlier answer gave it to bring back.
     state: Option<Cow<'a, str>>,
     /// Bearer token it came with.
@@ -73,11 +77,14 @@ impl<'a> Asked<'a> {
     ) -> Result<Option<Self>, RpcError> {
         let Some(found) = params.filter(|params| may_be_introduced(params)) else { return Ok(None) };
         // However these are written: a state that we overlook would reach the server unopened.
-        let names = ["_meta", name_field(method).unwrap_or("name"), "requestState"];
-        let [meta, name, state] = raw::several(found, names);
-        let introduction = meta.map(Introduction::read).transpose()?.flatten();
+        let names = ["_meta", name_field(method).unwrap_or("name"), "requestState", "arguments"];
+        let [Some(meta), name, state, arguments] = raw::several(found, names) else { return Ok(None) };
+        let said = Meta::read(meta)?;
+        // Most servers are of the earlier era, and most requests that they get are calls.
+        let bare = if method == "tools/call" { said.taken_out_of(found, meta) } else { None };
+        let Some(introduction) = Introduction::read(said)? else { return Ok(None) };
         let (name, state) = (name.and_then(raw::text), state.and_then(raw::text));
-        Ok(introduction.map(|introduction| Self { id, method, params, introduction, name, state, owner }))
+        Ok(Some(Self { id, method, params, bare, introduction, name, arguments, state, owner }))
     }
 
     fn check(&self) -> Result<(), RpcError> {
@@ -117,9 +124,9 @@ impl std::fmt::Debug for Running {
 }
 
 /// Takes a request that stands alone.
-pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exchange {
+pub fn receive(project: &Arc<Project>, mut asked: Asked<'_>, caller: Caller) -> Exchange {
     let (id, method) = (asked.id.to_owned(), asked.method.to_owned());
-    match prepare(project, asked, caller) {
+    match prepare(project, &mut asked, caller) {
         Ok(running) => {
             let (stream, from, project) = (running.stream.clone(), running.told, project.clone());
             let answer = Box::pin(async move {
@@ -130,7 +137,7 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
                 let reply = running.drive(&project).await.unwrap_or_else(Reply::Error);
                 let after = lifetime(&project);
                 let lifetime = if before.is_zero() { after } else { after.min(before) };
-                Some(Answered::to(&id, &translate::for_standalone(&method, reply, lifetime)))
+                Some(translate::for_standalone(&id, &method, reply, lifetime))
             });
             Exchange { stream, from, answer }
         }
@@ -143,9 +150,9 @@ pub fn receive(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Exc
 }
 
 /// What is to be done: something new, or something that waits for this.
-fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<Running, RpcError> {
+fn prepare(project: &Arc<Project>, asked: &mut Asked<'_>, caller: Caller) -> Result<Running, RpcError> {
     asked.check()?;
-    let mut params = asked.params.map(ToOwned::to_owned);
+    let (mut params, mut bare) = (asked.params.map(ToOwned::to_owned), asked.bare.take());
     let name = asked.name.as_deref().unwrap_or_default();
     if let Some(state) = asked.state.as_deref().filter(|_| MAY_ASK.contains(&asked.method)) {
         let bearer = Bearer { owner: asked.owner, project: project.id.0, method: asked.method, name };
@@ -159,6 +166,7 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
                 return Ok(running);
             }
             Keepsake::Servers(wanted) => {
+                bare = None;
                 params =
                     params.and_then(|params| raw::with(&params, &["requestState"], &raw::quoted(&wanted)));
             }
@@ -175,8 +183,9 @@ fn prepare(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Result<
         stream: stream.clone(),
         caller,
         method: asked.method.to_owned(),
-        name: asked.name.as_deref().map(ToOwned::to_owned),
+        tool: asked.name.as_deref().map(|name| ToolAsked::new(name, asked.arguments)),
         params,
+        bare,
     };
     let call: BoxFuture<'static, Answer> = match asked.method {
         "server/discover" => Box::pin(discover(project.clone())),
@@ -293,8 +302,9 @@ pub fn listen(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Resu
                 session: session.clone(),
                 caller: caller.clone(),
                 method: "resources/subscribe".to_owned(),
-                name: None,
+                tool: None,
                 params,
+                bare: None,
             };
             if let Err(error) = request.answer().await {
                 tracing::debug!("resource {uri} cannot be subscribed to: {}", error.message);

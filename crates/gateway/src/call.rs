@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofer_mcp::era::{self, Era};
 use cofer_mcp::message::Reply;
-use cofer_mcp::{CallError, era, raw};
+use cofer_mcp::{CallError, raw};
 use cofer_model::mask::Mask;
 use cofer_model::{CallId, CallStatus, Kind, Moment, ProjectId, RunId};
 use serde_json::value::RawValue;
@@ -30,6 +31,53 @@ pub struct Caller {
     pub trace_id: String,
     pub run: Option<RunId>,
     pub step: Option<i64>,
+}
+
+/// A tool by the name it has here, and what it is called with.
+#[derive(Clone, Debug)]
+pub struct ToolAsked {
+    pub name: String,
+    pub arguments: Option<Box<RawValue>>,
+}
+
+impl ToolAsked {
+    pub(crate) fn new(name: &str, arguments: Option<&RawValue>) -> Self {
+        Self { name: name.to_owned(), arguments: arguments.map(ToOwned::to_owned) }
+    }
+
+    /// From what `tools/call` takes; `None` if that names no tool.
+    pub fn read(params: &RawValue) -> Option<Self> {
+        let [name, arguments] = raw::several(params, ["name", "arguments"]);
+        Some(Self::new(&name.and_then(raw::text)?, arguments))
+    }
+}
+
+/// The parameters of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Params {
+    pub said: Box<RawValue>,
+    /// Without what a request of the later era says of itself, if somebody has taken it out already.
+    pub bare: Option<Box<RawValue>>,
+}
+
+impl Params {
+    pub(crate) fn new(said: Box<RawValue>) -> Self {
+        Self { said, bare: None }
+    }
+
+    fn renamed(self, name: &str) -> Self {
+        let name = raw::quoted(name);
+        let with = |params: Box<RawValue>| raw::with(&params, &["name"], &name).unwrap_or(params);
+        Self { said: with(self.said), bare: self.bare.map(with) }
+    }
+
+    /// For a server of this era.
+    fn fit_for(self, era: Era) -> Box<RawValue> {
+        match era {
+            Era::Standalone => self.said,
+            Era::Handshake => self.bare.unwrap_or_else(|| era::unintroduced(self.said)),
+        }
+    }
 }
 
 /// A client that hears what is said while its call is under way.
@@ -95,12 +143,14 @@ impl Project {
         timeout: Option<Duration>,
         caller: &Caller,
     ) -> Result<Reply, CallFailed> {
-        self.call_tool_for(name, params, timeout, caller, None).await
+        let tool = ToolAsked::new(name, raw::at(&params, &["arguments"]));
+        self.call_tool_for(&tool, Params::new(params), timeout, caller, None).await
     }
 
     /// Records that a tool was not called, and what was said instead.
     pub async fn decline_tool(&self, name: &str, params: &RawValue, words: &str, caller: &Caller) {
-        let mut recording = self.recording(name, params, caller);
+        let tool = ToolAsked::new(name, raw::at(params, &["arguments"]));
+        let mut recording = Recording::begin(&self.house, self.id, &tool, caller);
         if let Some(route) = self.catalogue().route(name) {
             route.answerer.server_name().clone_into(&mut recording.server);
         }
@@ -109,27 +159,28 @@ impl Project {
 
     pub(crate) async fn call_tool_for(
         &self,
-        name: &str,
-        params: Box<RawValue>,
+        tool: &ToolAsked,
+        params: Params,
         timeout: Option<Duration>,
         caller: &Caller,
         client: Option<Client<'_>>,
     ) -> Result<Reply, CallFailed> {
-        let mut recording = self.recording(name, &params, caller);
-        let outcome = self.routed(name, params, timeout, caller, client, &mut recording).await;
+        let mut recording = Recording::begin(&self.house, self.id, tool, caller);
+        let outcome = self.routed(tool, params, timeout, caller, client, &mut recording).await;
         recording.finish(outcome.as_ref()).await;
         outcome
     }
 
     async fn routed(
         &self,
-        name: &str,
-        params: Box<RawValue>,
+        tool: &ToolAsked,
+        params: Params,
         timeout: Option<Duration>,
         caller: &Caller,
         client: Option<Client<'_>>,
         recording: &mut Recording<'_>,
     ) -> Result<Reply, CallFailed> {
+        let name = &*tool.name;
         let Some(route) = self.route(name).await else {
             return Ok(Reply::Result(text_result(&format!("Unknown tool: {name}"), true)));
         };
@@ -138,10 +189,10 @@ impl Project {
             Answerer::Server(upstream) => upstream,
             Answerer::Native(native) => {
                 let call = NativeCall {
-                    arguments: raw::at(&params, &["arguments"]),
+                    arguments: tool.arguments.as_deref(),
                     project: self.id,
                     trace_id: &caller.trace_id,
-                    progress: NativeProgress::of(client, &params),
+                    progress: NativeProgress::of(client, &params.said),
                 };
                 let answer = native.handler.call(call);
                 // What Cofer does itself has limits of its own; a shorter one may be asked for.
@@ -150,11 +201,7 @@ impl Project {
                 return answer.map(Reply::Result).map_err(|_| CallFailed::late(NATIVE, timeout));
             }
         };
-        let params = if *route.name == *name {
-            params
-        } else {
-            raw::with(&params, &["name"], &raw::quoted(&route.name)).unwrap_or(params)
-        };
+        let params = if *route.name == *name { params } else { params.renamed(&route.name) };
         let repeats = route.is_safe_to_repeat && self.repeats_safe_calls();
         let again = repeats.then(|| params.clone());
         let mask = &mut recording.mask;
@@ -177,16 +224,12 @@ impl Project {
         }
     }
 
-    fn recording<'a>(&'a self, tool: &'a str, params: &RawValue, caller: &'a Caller) -> Recording<'a> {
-        Recording::begin(&self.house, self.id, tool, Some(params), caller)
-    }
-
     /// Sends a request to a server, with the progress of it going back to the client.
     pub(crate) async fn send(
         &self,
         upstream: &Upstream,
         method: &str,
-        params: Option<Box<RawValue>>,
+        params: Option<Params>,
         timeout: Option<Duration>,
         client: Option<Client<'_>>,
         mask: Option<&mut Arc<Mask>>,
@@ -202,6 +245,8 @@ impl Project {
             *mask = connection.dialled.mask.clone();
         }
         let number = next_number();
+        let era = if connection.dialled.is_standalone() { Era::Standalone } else { Era::Handshake };
+        let params = params.map(|params| params.fit_for(era));
         let (params, token) = with_own_token(params, number, client.is_some());
         let _entered = client.map(|client| {
             if token.is_some() {
@@ -210,13 +255,12 @@ impl Project {
             connection.desk.enter(number, client.session, client.stream)
         });
         let clock = Clock { deadline, timeout, session: client.map(|client| &**client.session) };
-        let reply = if connection.dialled.is_standalone() {
+        let reply = if era == Era::Standalone {
             rounds(&connection.dialled, method, params, client, clock).await
         } else {
             if let Some(level) = client.and_then(|client| client.session.level_of_request()) {
                 connection.at_least_as_chatty(level).await;
             }
-            let params = params.map(era::unintroduced);
             clock.wait(connection.dialled.pump.call_patiently(method, params)).await
         };
         if let (Ok(Reply::Result(result)), Some(client), "tools/call") = (&reply, client, method) {
@@ -248,22 +292,19 @@ fn with_own_token(
 pub struct Recording<'a> {
     recorder: &'a Recorder,
     project: ProjectId,
-    tool: &'a str,
+    tool: &'a ToolAsked,
     server: String,
     caller: &'a Caller,
-    input: Option<Box<RawValue>>,
     mask: Arc<Mask>,
     began: Instant,
     done: bool,
 }
 
 impl<'a> Recording<'a> {
-    /// `params` are those of `tools/call`.
     pub(crate) fn begin(
         house: &'a House,
         project: ProjectId,
-        tool: &'a str,
-        params: Option<&RawValue>,
+        tool: &'a ToolAsked,
         caller: &'a Caller,
     ) -> Self {
         Self {
@@ -272,7 +313,6 @@ impl<'a> Recording<'a> {
             tool,
             server: String::new(),
             caller,
-            input: params.and_then(|params| raw::at(params, &["arguments"])).map(ToOwned::to_owned),
             mask: house.no_mask.clone(),
             began: Instant::now(),
             done: false,
@@ -286,7 +326,7 @@ impl<'a> Recording<'a> {
             project: self.project,
             run: self.caller.run,
             step: self.caller.step,
-            tool: self.tool.into(),
+            tool: (&*self.tool.name).into(),
             server: (&*self.server).into(),
             input: None,
             output: None,
@@ -296,7 +336,7 @@ impl<'a> Recording<'a> {
             trace: (&*self.caller.trace_id).into(),
             ended_unix_ms: Moment::now().unix_ms(),
         };
-        Taken { line, input: self.input.as_deref(), output, mask: &self.mask }
+        Taken { line, input: self.tool.arguments.as_deref(), output, mask: &self.mask }
     }
 
     /// Which server it goes to, and what of its words is not written down.

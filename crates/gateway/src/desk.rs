@@ -5,7 +5,7 @@
 //! the one call there is; and where calls of several clients are under way at once, a question cannot be placed: it is refused, and
 //! from then on each client of this server gets a conversation of its own.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -23,7 +23,7 @@ pub(crate) struct Desk {
     number: u64,
     upstream: Weak<Upstream>,
     whose: Whose,
-    calls: Mutex<HashMap<u64, Call>>,
+    calls: Mutex<BTreeMap<u64, Call>>,
 }
 
 /// Whose conversation it is.
@@ -80,7 +80,7 @@ impl Desk {
         &self.whose
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Call>> {
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<u64, Call>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,7 +108,7 @@ impl Desk {
             (Whose::Session(client), ..) => client.upgrade().map_or(Place::Nobody, Place::Client),
             // Each of its calls can be answered with a question: the latest is as good as any.
             (Whose::Visitor(_), Some(_), Some(_)) => {
-                let latest = calls.iter().max_by_key(|(number, _)| **number);
+                let latest = calls.last_key_value();
                 latest.map_or(Place::Nobody, |(_, call)| Place::Call(call.clone()))
             }
             (_, None, _) => Place::Nobody,

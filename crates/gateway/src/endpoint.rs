@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use crate::call::{CallFailed, Caller, Client};
+use crate::call::{CallFailed, Caller, Client, Params, ToolAsked};
 use crate::lists::{Items, List};
 use crate::names;
 use crate::outbox::Outbox;
@@ -163,8 +163,9 @@ pub fn receive(
                 stream: session.stream(),
                 caller,
                 method: method.into_owned(),
-                name: None,
+                tool: None,
                 params: params.map(ToOwned::to_owned),
+                bare: None,
             };
             Received::Exchange(exchange(request, id.to_owned()))
         }
@@ -194,7 +195,7 @@ fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<
 
 fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
     let stream = request.stream.clone();
-    let Some(underway) = request.session.begin_call(&id) else {
+    let Some(mut underway) = request.session.begin_call(&id) else {
         let refusal = RpcError::new(INVALID_REQUEST, "a request of this id is under way");
         let answer = Box::pin(async move { Some(Answered::to(&id, &Reply::Error(refusal))) });
         return Exchange { stream, from: 0, answer };
@@ -202,7 +203,7 @@ fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
     let answer = Box::pin(async move {
         let reply = tokio::select! {
             biased;
-            () = underway.cancelled.cancelled() => return None,
+            _ = &mut underway.cancelled => return None,
             reply = request.answer() => reply,
         };
         Some(Answered::to(&id, &reply.unwrap_or_else(Reply::Error)))
@@ -217,9 +218,11 @@ pub(crate) struct Request {
     pub stream: Arc<Outbox>,
     pub caller: Caller,
     pub method: String,
-    /// What it is about, if somebody has looked already.
-    pub name: Option<String>,
+    /// What is called, if somebody has looked already.
+    pub tool: Option<ToolAsked>,
     pub params: Option<Box<RawValue>>,
+    /// Those of a call without what it says of itself, if somebody has taken it out already.
+    pub bare: Option<Box<RawValue>>,
 }
 
 pub(crate) type Answer = Result<Reply, RpcError>;
@@ -251,9 +254,7 @@ impl Request {
 
     fn text(&self, path: &[&str]) -> Result<String, RpcError> {
         let text = self.params.as_deref().and_then(|params| raw::text_at(params, path));
-        let missing =
-            || RpcError::new(INVALID_PARAMS, format!("`{}` is missing, or is no text", path.join(".")));
-        text.map(std::borrow::Cow::into_owned).ok_or_else(missing)
+        text.map(std::borrow::Cow::into_owned).ok_or_else(|| missing(path))
     }
 
     fn cursor(&self) -> Result<Option<String>, RpcError> {
@@ -266,10 +267,11 @@ impl Request {
     }
 
     async fn call_tool(&mut self) -> Answer {
-        let name = self.name.take().map_or_else(|| self.text(&["name"]), Ok)?;
         let params = self.params.take().unwrap_or_else(empty_object);
+        let tool = self.tool.take().or_else(|| ToolAsked::read(&params)).ok_or_else(|| missing(&["name"]))?;
+        let params = Params { said: params, bare: self.bare.take() };
         let client = Some(Client { session: &self.session, stream: &self.stream });
-        let outcome = self.project.call_tool_for(&name, params, None, &self.caller, client).await;
+        let outcome = self.project.call_tool_for(&tool, params, None, &self.caller, client).await;
         outcome.map_err(refusal)
     }
 
@@ -364,10 +366,8 @@ impl Request {
     }
 
     async fn forward(&self, upstream: &Upstream) -> Answer {
-        let sent = self
-            .project
-            .send(upstream, &self.method, self.params.clone(), None, Some(self.client()), None)
-            .await;
+        let params = self.params.clone().map(Params::new);
+        let sent = self.project.send(upstream, &self.method, params, None, Some(self.client()), None).await;
         sent.map_err(refusal)
     }
 
@@ -499,6 +499,10 @@ impl Request {
         }
         Err(last.unwrap_or_else(|| RpcError::new(METHOD_NOT_FOUND, "Method not found")))
     }
+}
+
+fn missing(path: &[&str]) -> RpcError {
+    RpcError::new(INVALID_PARAMS, format!("`{}` is missing, or is no text", path.join(".")))
 }
 
 fn prompt_offers(project: &Project, there: &[(Arc<Upstream>, Items)]) -> Vec<names::Offer> {

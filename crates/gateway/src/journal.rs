@@ -17,8 +17,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 const FILES: [&str; 2] = ["calls.1.jsonl", "calls.2.jsonl"];
+/// Without input and output.
+const LINE_BYTES_USUAL: usize = 384;
 const BATCH_LINES_MAX: usize = 1024;
 const BATCH_BYTES_MAX: u64 = 4 << 20;
 const READ_BYTES: usize = 64 << 10;
@@ -36,15 +39,41 @@ pub(crate) struct Line<'a> {
     pub step: Option<i64>,
     pub tool: Cow<'a, str>,
     pub server: Cow<'a, str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Kept<'a>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Kept<'a>>,
     pub status: CallStatus,
     pub took_ms: i64,
     pub caller: Cow<'a, str>,
     pub trace: Cow<'a, str>,
     pub ended_unix_ms: i64,
+}
+
+/// An input or output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kept<'a> {
+    /// As it came. Most are so, and then nothing of it has to be looked at.
+    Json(#[serde(borrow)] &'a RawValue),
+    /// Changed, or with line breaks.
+    Text(String),
+}
+
+impl Kept<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Json(json) => json.get().len(),
+            Self::Text(text) => text.len(),
+        }
+    }
+
+    fn into_text(self) -> String {
+        match self {
+            Self::Json(json) => json.get().to_owned(),
+            Self::Text(text) => text,
+        }
+    }
 }
 
 impl From<Line<'_>> for ToolCallRecord {
@@ -56,8 +85,8 @@ impl From<Line<'_>> for ToolCallRecord {
             step_number: line.step,
             tool_name: line.tool.into_owned(),
             server: line.server.into_owned(),
-            input: line.input.map(Cow::into_owned),
-            output: line.output.map(Cow::into_owned),
+            input: line.input.map(Kept::into_text),
+            output: line.output.map(Kept::into_text),
             status: line.status,
             duration_ms: Some(line.took_ms),
             caller: Some(line.caller.into_owned()),
@@ -108,8 +137,8 @@ impl Journal {
 
     /// Says how much there was before it, and how much there is with it.
     pub(crate) fn append(&self, line: &Line<'_>) -> io::Result<Range<u64>> {
-        let texts = [&line.input, &line.output].map(|text| text.as_ref().map_or(0, |text| text.len()));
-        let mut written = Vec::with_capacity(512 + texts[0] + texts[1] + (texts[0] + texts[1]) / 4);
+        let texts: usize = [&line.input, &line.output].into_iter().flatten().map(Kept::len).sum();
+        let mut written = Vec::with_capacity(LINE_BYTES_USUAL + texts);
         written.push(b'\n');
         serde_json::to_writer(&mut written, line)?;
         written.push(b'\n');

@@ -51,7 +51,7 @@ use serde_json::value::RawValue;
 use tokio::sync::OnceCell;
 
 pub use breaker::BreakerRules;
-pub use call::{CallFailed, Caller, Recording};
+pub use call::{CallFailed, Caller, Recording, ToolAsked};
 pub use catalogue::ListedTool;
 pub use dial::{Dial, DialError, Dialled, Held};
 pub use lists::Item;
@@ -274,11 +274,10 @@ impl Gateway {
     pub fn take_down<'a>(
         &'a self,
         project: ProjectId,
-        tool: &'a str,
-        params: Option<&RawValue>,
+        tool: &'a ToolAsked,
         caller: &'a Caller,
     ) -> Recording<'a> {
-        Recording::begin(&self.house, project, tool, params, caller)
+        Recording::begin(&self.house, project, tool, caller)
     }
 
     /// Comes back when every call that has ended is recorded.

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::journal::{Journal, Line, Page};
+use crate::journal::{Journal, Kept, Line, Page};
 
 /// When nobody has called for so long, there is time for rows.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -174,11 +174,10 @@ impl Shared {
         match kept {
             Ok(bytes) if is_of_run || bytes.contains(&self.room.rows_at_bytes) => self.hurry.notify_one(),
             Ok(bytes) if bytes.start == 0 => self.begun.notify_one(),
-            Ok(_) => {}
             Err(error) if self.lost.fetch_add(1, Ordering::Relaxed) == 0 => {
                 tracing::error!("tool calls cannot be recorded from now on: {error}");
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -192,13 +191,17 @@ impl<'a> Taken<'a> {
 }
 
 /// Masked before it is cut, so that no half of a secret is left.
-fn kept<'a>(json: &'a RawValue, mask: &Mask) -> Cow<'a, str> {
+fn kept<'a>(json: &'a RawValue, mask: &Mask) -> Kept<'a> {
     let text = mask.apply(json.get());
-    if text.len() <= TEXT_BYTES_MAX {
-        return text;
+    if text.len() > TEXT_BYTES_MAX {
+        let cut = text.floor_char_boundary(TEXT_BYTES_MAX);
+        let cut = serde_json::json!({"truncated": true, "bytes": text.len(), "beginning": &text[..cut]});
+        return Kept::Text(cut.to_string());
     }
-    let cut = text.floor_char_boundary(TEXT_BYTES_MAX);
-    serde_json::json!({"truncated": true, "bytes": text.len(), "beginning": &text[..cut]}).to_string().into()
+    match text {
+        Cow::Borrowed(text) if !text.contains('\n') => Kept::Json(json),
+        text => Kept::Text(text.into_owned()),
+    }
 }
 
 /// Makes rows of what is in the journal.
@@ -271,19 +274,21 @@ impl Clerk {
         let unread = |error: io::Error| format!("the journal cannot be read: {error}");
         let found = self.shared.journal.turn(&mut self.page).map_err(unread)?;
         self.shared.turned.notify_waiters();
-        while found {
+        if !found {
+            return Ok(false);
+        }
+        loop {
             let page = self.page.clone();
             // Aside, because it is a disk that is read.
             let read = tokio::task::spawn_blocking(move || page.read()).await;
             let batch = read.map_err(io::Error::from).flatten().map_err(unread)?;
             if batch.is_end(&self.page) {
                 self.page.clear().map_err(unread)?;
-                break;
+                return Ok(true);
             }
             self.write(&batch.records).await?;
             self.page.is_written(&batch);
         }
-        Ok(found)
     }
 
     /// What the ledger refuses for good is given up after a few attempts; what it could not take now is not.

@@ -12,7 +12,7 @@ use cofer_mcp::era::{Introduction, STANDALONE_VERSION};
 use cofer_mcp::message::{METHOD_NOT_FOUND, Reply, RpcError, notification, request};
 use cofer_mcp::{Face, Question, raw};
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,8 @@ pub struct Session {
 struct Open {
     questions: HashMap<u64, Pending>,
     last_answer: Option<Instant>,
-    calls: HashMap<Arc<str>, CancellationToken>,
+    /// With how each is called off, which is done once.
+    calls: HashMap<Arc<str>, Option<oneshot::Sender<()>>>,
     streams: VecDeque<Arc<Outbox>>,
     subscriptions: HashSet<String>,
     last_used: Instant,
@@ -201,18 +202,16 @@ impl Session {
         if open.calls.contains_key(id.get()) {
             return None;
         }
-        let cancelled = CancellationToken::new();
-        if self.is_closed() {
-            cancelled.cancel();
-        }
+        let (cancel, cancelled) = oneshot::channel();
         let id: Arc<str> = id.get().into();
-        open.calls.insert(id.clone(), cancelled.clone());
+        open.calls.insert(id.clone(), Some(cancel).filter(|_| !self.is_closed()));
         Some(Underway { session: self.clone(), id, cancelled })
     }
 
     pub(crate) fn cancel_call(&self, id: &str) {
-        if let Some(cancelled) = self.open().calls.get(id) {
-            cancelled.cancel();
+        if let Some(call) = self.open().calls.get_mut(id) {
+            // Whoever waits at the other end hears that this one is gone.
+            drop(call.take());
         }
     }
 
@@ -430,9 +429,7 @@ impl Session {
             let mut open = self.open();
             (std::mem::take(&mut open.questions), std::mem::take(&mut open.calls))
         };
-        for cancelled in calls.values() {
-            cancelled.cancel();
-        }
+        drop(calls);
         // Each tells its server that nobody is there any more; not under our lock.
         drop(questions);
     }
@@ -485,7 +482,8 @@ impl Drop for Reading {
 pub(crate) struct Underway {
     session: Arc<Session>,
     id: Arc<str>,
-    pub cancelled: CancellationToken,
+    /// Comes to an end when the call is called off.
+    pub cancelled: oneshot::Receiver<()>,
 }
 
 impl Drop for Underway {

@@ -1,10 +1,13 @@
 //! From one era to the other: what an answer must say besides, and what it must not.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use cofer_mcp::message::{INVALID_PARAMS, Reply, RpcError};
+use cofer_mcp::message::{INVALID_PARAMS, Reply, RpcError, response_with};
 use cofer_mcp::raw;
 use serde_json::value::RawValue;
+
+use crate::endpoint::Answered;
 
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
@@ -23,41 +26,39 @@ fn is_cacheable(method: &str) -> bool {
 
 /// As a client whose requests stand alone takes it. What is not known to be for everybody is for this client alone, and may be kept for
 /// so long unless it says otherwise itself.
-pub(crate) fn for_standalone(method: &str, reply: Reply, lifetime: Duration) -> Reply {
+pub(crate) fn for_standalone(id: &RawValue, method: &str, reply: Reply, lifetime: Duration) -> Answered {
     match reply {
-        Reply::Result(result) => Reply::Result(whole(method, result, lifetime)),
-        Reply::Error(RpcError { code: RESOURCE_NOT_FOUND, message, data }) => {
-            Reply::Error(RpcError { code: INVALID_PARAMS, message, data })
+        Reply::Result(result) => {
+            let message = response_with(id, &missing(method, &result, lifetime), &result);
+            message.map_or_else(
+                || Answered::to(id, &Reply::Result(result)),
+                |message| Answered { message, code: None },
+            )
         }
-        error @ Reply::Error(_) => error,
+        Reply::Error(RpcError { code: RESOURCE_NOT_FOUND, message, data }) => {
+            Answered::to(id, &Reply::Error(RpcError { code: INVALID_PARAMS, message, data }))
+        }
+        error @ Reply::Error(_) => Answered::to(id, &error),
     }
 }
 
-fn whole(method: &str, result: Box<RawValue>, lifetime: Duration) -> Box<RawValue> {
+/// The fields that a result lacks, each with a comma behind it.
+fn missing(method: &str, result: &RawValue, lifetime: Duration) -> Cow<'static, str> {
     let result_type =
-        if result.get().contains("\"resultType\"") { raw::text_at(&result, &["resultType"]) } else { None };
+        if result.get().contains("\"resultType\"") { raw::text_at(result, &["resultType"]) } else { None };
     let is_complete = result_type.as_deref().is_none_or(|kind| kind == "complete");
-    let mut missing = String::new();
-    if result_type.is_none() {
-        missing.push_str("\"resultType\":\"complete\",");
+    let missing = if result_type.is_none() { "\"resultType\":\"complete\"," } else { "" };
+    if !is_complete || !is_cacheable(method) {
+        return missing.into();
     }
-    if is_complete && is_cacheable(method) {
-        let ttl_ms = lifetime.as_millis().to_string();
-        for (name, value) in [("ttlMs", ttl_ms.as_str()), ("cacheScope", "\"private\"")] {
-            if raw::at(&result, &[name]).is_none() {
-                missing = format!("{missing}\"{name}\":{value},");
-            }
+    let mut missing = missing.to_owned();
+    let ttl_ms = lifetime.as_millis().to_string();
+    for (name, value) in [("ttlMs", ttl_ms.as_str()), ("cacheScope", "\"private\"")] {
+        if raw::at(result, &[name]).is_none() {
+            missing = format!("{missing}\"{name}\":{value},");
         }
     }
-    drop(result_type);
-    if missing.is_empty() {
-        return result;
-    }
-    let Some(rest) = result.get().trim_start().strip_prefix('{') else { return result };
-    if rest.trim_start().starts_with('}') {
-        missing.pop();
-    }
-    RawValue::from_string(format!("{{{missing}{rest}")).unwrap_or(result)
+    missing.into()
 }
 
 /// As a client of the handshake era takes it.
@@ -90,6 +91,8 @@ mod tests {
         for (method, before, after) in [
             ("tools/call", r#"{"content":[]}"#, r#"{"resultType":"complete","content":[]}"#),
             ("tools/call", "{}", r#"{"resultType":"complete"}"#),
+            ("tools/call", "\n{ \r\n}", r#"{"resultType":"complete"   }"#),
+            ("tools/call", "[1]", "[1]"),
             ("tools/call", r#"{"resultType":"task","x":1}"#, r#"{"resultType":"task","x":1}"#),
             (
                 "tools/list",
@@ -103,10 +106,13 @@ mod tests {
             ),
             ("resources/read", r#"{"resultType":"input_required"}"#, r#"{"resultType":"input_required"}"#),
         ] {
-            assert_eq!(text(for_standalone(method, result(before), Duration::ZERO)), after);
+            let answered = for_standalone(RawValue::NULL, method, result(before), Duration::ZERO);
+            let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":null,\"result\":{after}}}\n");
+            assert_eq!(String::from_utf8(answered.message).unwrap(), expected);
         }
         let lost = Reply::Error(RpcError::new(RESOURCE_NOT_FOUND, "no"));
-        assert_eq!(text(for_standalone("resources/read", lost, Duration::ZERO)), "-32602");
+        let lost = for_standalone(RawValue::NULL, "resources/read", lost, Duration::ZERO);
+        assert_eq!(lost.code, Some(-32602));
         assert_eq!(text(for_handshake(result(r#"{"resultType":"complete","a":1}"#))), r#"{"a":1}"#);
         assert_eq!(text(for_handshake(result(r#"{"a":"resultType"}"#))), r#"{"a":"resultType"}"#);
     }

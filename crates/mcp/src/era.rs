@@ -3,8 +3,10 @@
 //! client answers that it does.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 
 use crate::handshake::Face;
@@ -45,38 +47,85 @@ pub struct Introduction<'a> {
     pub log_level: Option<Cow<'a, str>>,
 }
 
-#[derive(Deserialize)]
-struct Meta<'a> {
-    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
-    protocol_version: Option<Cow<'a, str>>,
-    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
-    capabilities: Option<&'a RawValue>,
-    #[serde(borrow, rename = "io.modelcontextprotocol/clientInfo")]
-    client_info: Option<&'a RawValue>,
-    #[serde(borrow, rename = "io.modelcontextprotocol/logLevel")]
-    log_level: Option<Cow<'a, str>>,
-}
-
 /// Whether it is worth a look at what these parameters say of themselves: those of the earlier era say nothing.
 pub fn may_be_introduced(params: &RawValue) -> bool {
     params.get().contains(PREFIX)
 }
 
+/// A request's `_meta`: what it says of the request itself, and what else.
+#[derive(Debug, Default)]
+pub struct Meta<'a> {
+    protocol_version: Option<Cow<'a, str>>,
+    capabilities: Option<&'a RawValue>,
+    client_info: Option<&'a RawValue>,
+    log_level: Option<Cow<'a, str>>,
+    /// Field by field, as JSON.
+    rest: String,
+}
+
+impl<'a> Meta<'a> {
+    pub fn read(meta: &'a RawValue) -> Result<Self, RpcError> {
+        let mut json = serde_json::Deserializer::from_str(meta.get());
+        json.deserialize_map(MetaVisitor).map_err(|error| bad_meta(&error.to_string()))
+    }
+
+    /// The parameters in which it was found, without what it says of them.
+    pub fn taken_out_of(&self, params: &RawValue, meta: &RawValue) -> Option<Box<RawValue>> {
+        raw::replaced(params, meta, &format!("{{{}}}", self.rest))
+    }
+}
+
+struct MetaVisitor;
+
+impl<'de> Visitor<'de> for MetaVisitor {
+    type Value = Meta<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Meta<'de>, A::Error> {
+        let mut meta = Meta::default();
+        while let Some(raw::Text(name)) = map.next_key()? {
+            match &*name {
+                PROTOCOL_VERSION_KEY => meta.protocol_version = text(&mut map)?,
+                CAPABILITIES_KEY => meta.capabilities = map.next_value()?,
+                CLIENT_INFO_KEY => meta.client_info = map.next_value()?,
+                LOG_LEVEL_KEY => meta.log_level = text(&mut map)?,
+                _ => {
+                    let value: &RawValue = map.next_value()?;
+                    let comma = if meta.rest.is_empty() { "" } else { "," };
+                    for part in [comma, &raw::quoted(&name), ":", value.get()] {
+                        meta.rest.push_str(part);
+                    }
+                }
+            }
+        }
+        Ok(meta)
+    }
+}
+
+fn text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<Cow<'de, str>>, A::Error> {
+    map.next_value::<Option<raw::Text<'de>>>().map(|text| text.map(|raw::Text(text)| text))
+}
+
 impl<'a> Introduction<'a> {
     /// From a request's `_meta`. `None` for one that says nothing of itself, as those of the earlier era do.
-    pub fn read(meta: &'a RawValue) -> Result<Option<Self>, RpcError> {
-        let bad = |what: &str| RpcError::new(INVALID_PARAMS, format!("`_meta` of the request: {what}"));
-        let meta: Meta<'a> = serde_json::from_str(meta.get()).map_err(|error| bad(&error.to_string()))?;
+    pub fn read(meta: Meta<'a>) -> Result<Option<Self>, RpcError> {
         let Some(protocol_version) = meta.protocol_version else {
             return match meta.capabilities {
-                Some(_) => Err(bad(&format!("`{PROTOCOL_VERSION_KEY}` is missing"))),
+                Some(_) => Err(bad_meta(&format!("`{PROTOCOL_VERSION_KEY}` is missing"))),
                 None => Ok(None),
             };
         };
-        let capabilities =
-            meta.capabilities.filter(|capabilities| capabilities.get().starts_with('{')).ok_or_else(
-                || bad(&format!("`{CAPABILITIES_KEY}` is missing; a client that can do nothing says `{{}}`")),
-            )?;
+        let capabilities = meta
+            .capabilities
+            .filter(|capabilities| capabilities.get().starts_with('{'))
+            .ok_or_else(|| {
+                bad_meta(&format!(
+                    "`{CAPABILITIES_KEY}` is missing; a client that can do nothing says `{{}}`"
+                ))
+            })?;
         let (client_info, log_level) = (meta.client_info, meta.log_level);
         Ok(Some(Self { protocol_version, capabilities, client_info, log_level }))
     }
@@ -87,6 +136,10 @@ impl<'a> Introduction<'a> {
             client_info: self.client_info.map_or_else(|| Face::default().client_info, ToOwned::to_owned),
         }
     }
+}
+
+fn bad_meta(what: &str) -> RpcError {
+    RpcError::new(INVALID_PARAMS, format!("`_meta` of the request: {what}"))
 }
 
 /// Whether a server that refuses a version names ours among those that it takes.
@@ -131,14 +184,9 @@ pub fn unintroduced(params: Box<RawValue>) -> Box<RawValue> {
     if !may_be_introduced(&params) {
         return params;
     }
-    let own = [PROTOCOL_VERSION_KEY, CAPABILITIES_KEY, CLIENT_INFO_KEY, LOG_LEVEL_KEY];
-    let Some((meta, fields)) = raw::at(&params, &["_meta"]).and_then(|meta| Some((meta, raw::fields(meta)?)))
-    else {
-        return params;
-    };
-    let rest = fields.iter().filter(|(name, _)| !own.contains(&&**name));
-    let rest: Vec<_> = rest.map(|(name, value)| format!("{}:{value}", raw::quoted(name))).collect();
-    raw::replaced(&params, meta, &format!("{{{}}}", rest.join(","))).unwrap_or(params)
+    let Some(meta) = raw::at(&params, &["_meta"]) else { return params };
+    let Ok(said) = Meta::read(meta) else { return params };
+    said.taken_out_of(&params, meta).unwrap_or(params)
 }
 
 #[cfg(test)]
@@ -150,7 +198,11 @@ mod tests {
     }
 
     fn read(params: &RawValue) -> Result<Option<Introduction<'_>>, RpcError> {
-        raw::at(params, &["_meta"]).map_or(Ok(None), Introduction::read)
+        raw::at(params, &["_meta"]).map_or(Ok(None), of)
+    }
+
+    fn of(meta: &RawValue) -> Result<Option<Introduction<'_>>, RpcError> {
+        Meta::read(meta).and_then(Introduction::read)
     }
 
     #[test]
@@ -201,7 +253,8 @@ mod tests {
             (r#"{"io.modelcontextprotocol/clientCapabilities":{}}"#, PROTOCOL_VERSION_KEY),
             (r#"{"io.modelcontextprotocol/protocolVersion":1}"#, "invalid type"),
         ] {
-            let error = Introduction::read(&json(meta)).unwrap_err();
+            let meta = json(meta);
+            let error = of(&meta).unwrap_err();
             assert!(error.code == INVALID_PARAMS && error.message.contains(missing), "{error:?}");
         }
     }

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use crate::raw;
+
 /// A server's own ids are sent back as they came, so they are not taken at any length.
 const ID_BYTES_MAX: usize = 256;
 pub const PARSE_ERROR: i64 = -32700;
@@ -121,15 +123,9 @@ impl<'a> Incoming<'a> {
 
 /// A request as one line. JSON has line breaks only between its parts, where a space does as well.
 pub fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Request<'a> {
-        jsonrpc: &'static str,
-        id: u64,
-        method: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        params: Option<&'a RawValue>,
-    }
-    line(&Request { jsonrpc: "2.0", id, method, params })
+    let (id, method) = (id.to_string(), raw::quoted(method));
+    let (before, params) = params.map_or(("", ""), |params| (r#","params":"#, params.get()));
+    joined(&[r#"{"jsonrpc":"2.0","id":"#, &id, r#","method":"#, &method, before, params, "}"])
 }
 
 pub fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
@@ -152,20 +148,22 @@ pub(crate) fn cancelled(id: u64) -> Vec<u8> {
 
 /// An answer, to whichever side asked.
 pub fn response(id: &RawValue, reply: &Reply) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Response<'a> {
-        jsonrpc: &'static str,
-        id: &'a RawValue,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        result: Option<&'a RawValue>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<&'a RpcError>,
+    match reply {
+        Reply::Result(result) => {
+            joined(&[r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":"#, result.get(), "}"])
+        }
+        Reply::Error(error) => {
+            let error = serde_json::to_string(error).unwrap_or_default();
+            joined(&[r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","error":"#, &error, "}"])
+        }
     }
-    let (result, error) = match reply {
-        Reply::Result(result) => (Some(&**result), None),
-        Reply::Error(error) => (None, Some(error)),
-    };
-    line(&Response { jsonrpc: "2.0", id, result, error })
+}
+
+/// A result with these fields in front of its own, each with a comma behind it; `None` if it is no object.
+pub fn response_with(id: &RawValue, more: &str, result: &RawValue) -> Option<Vec<u8>> {
+    let rest = result.get().trim_start().strip_prefix('{')?;
+    let more = if rest.trim_start().starts_with('}') { more.trim_end_matches(',') } else { more };
+    Some(joined(&[r#"{"jsonrpc":"2.0","id":"#, id.get(), r#","result":{"#, more, rest, "}"]))
 }
 
 /// The answer to a `ping`.
@@ -182,9 +180,23 @@ pub(crate) fn too_many_questions(id: &RawValue) -> Vec<u8> {
 }
 
 fn line(message: &impl Serialize) -> Vec<u8> {
-    let mut line = serde_json::to_vec(message).unwrap_or_default();
-    for byte in line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')) {
-        *byte = b' ';
+    ended(serde_json::to_vec(message).unwrap_or_default())
+}
+
+/// A line of these parts, which are JSON when they are together.
+fn joined(parts: &[&str]) -> Vec<u8> {
+    let mut line = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 1);
+    for part in parts {
+        line.extend_from_slice(part.as_bytes());
+    }
+    ended(line)
+}
+
+/// With no line break but the last.
+fn ended(mut line: Vec<u8>) -> Vec<u8> {
+    // Nearly always there is none, and that is found out faster.
+    if [b'\n', b'\r'].iter().any(|end| line.contains(end)) {
+        line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     }
     line.push(b'\n');
     line

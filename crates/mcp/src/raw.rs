@@ -32,7 +32,7 @@ pub fn text(json: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 #[derive(serde::Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// The same text with another value at this path; `None` where there is no such path.
 pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>> {
@@ -40,11 +40,15 @@ pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>
 }
 
 /// The same text with another value in the place of this one, which was found in it.
-pub(crate) fn replaced(json: &RawValue, old: &RawValue, value: &str) -> Option<Box<RawValue>> {
+pub fn replaced(json: &RawValue, old: &RawValue, value: &str) -> Option<Box<RawValue>> {
     let begin = old.get().as_ptr().addr().checked_sub(json.get().as_ptr().addr())?;
     let before = json.get().get(..begin)?;
     let after = json.get().get(begin + old.get().len()..)?;
-    RawValue::from_string(format!("{before}{value}{after}")).ok()
+    let mut text = String::with_capacity(before.len() + value.len() + after.len());
+    for part in [before, value, after] {
+        text.push_str(part);
+    }
+    RawValue::from_string(text).ok()
 }
 
 /// The object with one more field in front; `None` if it is no object.
@@ -86,7 +90,8 @@ pub fn empty_object() -> Box<RawValue> {
 
 /// A text as JSON has it.
 pub fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
+    if is_plain { format!("\"{text}\"") } else { serde_json::Value::from(text).to_string() }
 }
 
 struct Several<'n, const N: usize>([&'n str; N]);

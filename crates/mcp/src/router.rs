@@ -1,7 +1,7 @@
 //! The task of a pump: it owns everything that changes, and both ends of the server. See [`crate::pump`].
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) struct Router<R, W> {
     asked_aside: VecDeque<Call>,
     /// What is left of the lines that are being written.
     writing: Bytes,
-    in_flight: HashMap<u64, Waiter>,
+    in_flight: BTreeMap<u64, Waiter>,
     /// How many of those were asked aside.
     in_flight_aside: usize,
     /// Nobody wants anything of the server any more.
@@ -91,7 +91,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
             asides_bytes: 0,
             asked_aside: VecDeque::new(),
             writing: Bytes::new(),
-            in_flight: HashMap::new(),
+            in_flight: BTreeMap::new(),
             in_flight_aside: 0,
             is_closing: false,
         }
@@ -310,7 +310,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
         for call in self.asked_aside.drain(..).chain(self.line.drain(..)) {
             let _ = call.waiter.reply.send(Err(CallError::Gone));
         }
-        for (_, waiter) in self.in_flight.drain() {
+        for (_, waiter) in std::mem::take(&mut self.in_flight) {
             let _ = waiter.reply.send(Err(CallError::MayHaveExecuted));
         }
     }

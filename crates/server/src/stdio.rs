@@ -130,7 +130,7 @@ impl Door {
                 return Some(self.open(id, *params));
             }
             FromClient::Request { id, method, params } => match Asked::read(id, method, *params, None) {
-                Ok(Some(asked)) => return self.take_alone(&asked),
+                Ok(Some(asked)) => return self.take_alone(asked),
                 Ok(None) => {}
                 Err(error) => return Some(refused(id, error)),
             },
@@ -167,7 +167,7 @@ impl Door {
         }
     }
 
-    fn take_alone(&self, asked: &Asked<'_>) -> Option<Bytes> {
+    fn take_alone(&self, asked: Asked<'_>) -> Option<Bytes> {
         let id = asked.id.to_owned();
         let cancelled = CancellationToken::new();
         {
@@ -179,7 +179,7 @@ impl Door {
         }
         let forget = Forget { alone: self.alone.clone(), id: id.get().to_owned() };
         if asked.method == "subscriptions/listen" {
-            return match alone::listen(&self.project, asked, caller()) {
+            return match alone::listen(&self.project, &asked, caller()) {
                 Ok(listener) => {
                     let (out, over) = (self.out.clone(), self.over.clone());
                     tokio::spawn(async move {

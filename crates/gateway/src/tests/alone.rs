@@ -75,7 +75,7 @@ async fn called(project: &Arc<Project>, params: Box<RawValue>) -> Value {
 async fn answered(project: &Arc<Project>, method: &str, params: &RawValue) -> Value {
     let id = raw(&json!(1));
     let asked = Asked::read(&id, method, Some(params), None).unwrap().unwrap();
-    let answer = receive(project, &asked, Caller::default()).answer.await.unwrap();
+    let answer = receive(project, asked, Caller::default()).answer.await.unwrap();
     serde_json::from_slice(&answer.message).unwrap()
 }
 

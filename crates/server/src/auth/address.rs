@@ -48,14 +48,15 @@ fn name_of(host: &str) -> &str {
 /// On loopback only this machine's own names; elsewhere whatever address we are reached by, as long as it is no name that anybody could
 /// have given us.
 fn is_ours(name: &str, settings: &Settings) -> bool {
+    let listens = name_of(&settings.listen);
+    if name.eq_ignore_ascii_case("localhost") || name.eq_ignore_ascii_case(listens) {
+        return true;
+    }
     let loopback = |address: &IpAddr| address.is_loopback();
     let address = name.parse::<IpAddr>().ok();
-    let listens = name_of(&settings.listen);
     let listens_on_loopback =
         listens == "localhost" || listens.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    name.eq_ignore_ascii_case("localhost")
-        || address.as_ref().is_some_and(loopback)
-        || name.eq_ignore_ascii_case(listens)
+    address.as_ref().is_some_and(loopback)
         || settings.oauth.public_host().is_some_and(|public| public.eq_ignore_ascii_case(name))
         || settings.gateway.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
         || (!listens_on_loopback && (address.is_some() || settings.gateway.allowed_hosts.is_empty()))

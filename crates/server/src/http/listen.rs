@@ -276,7 +276,8 @@ impl Connection {
             }
         });
         let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+        // No clock of its own for each head: who is slow with one keeps `patience` waiting.
+        http.http1().header_read_timeout(None);
         // No pings of HTTP/2's own: a slow reader sees one only after all the answers before it.
         http.http2().timer(TokioTimer::new());
         let watched = Watched { stream, patience: patience.clone() };

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use cofer_gateway::{CallFailed, Caller as Recorded};
+use cofer_gateway::{CallFailed, Caller as Recorded, ToolAsked};
 use cofer_mcp::{CallError, Reply, RpcError, raw};
 use cofer_model::{Kind, Moment, Reference};
 use cofer_supervisor::CallRefused;
@@ -106,10 +106,9 @@ async fn perform(
     let began = Instant::now();
     let recorded = Recorded { name: caller.name(), trace_id, ..Recorded::default() };
     let tool = tool_of(&call);
-    let recording = tool.as_deref().map(|tool| {
+    let recording = tool.as_ref().map(|tool| {
         let planner = &entry.planner;
-        let params = call.params.as_deref();
-        let taken_down = app.gateway.take_down(planner.project_id, tool, params, &recorded);
+        let taken_down = app.gateway.take_down(planner.project_id, tool, &recorded);
         taken_down.to(planner.name.as_str(), planner.mask())
     });
     let outcome = entry.supervised.call(&call.method, call.params, timeout).await;
@@ -128,9 +127,11 @@ async fn perform(
 }
 
 /// The tool that it calls, if it calls one.
-fn tool_of(call: &Call) -> Option<String> {
-    let name = || Some(raw::text_at(call.params.as_deref()?, &["name"])?.into_owned());
-    (call.method == "tools/call").then(|| name().unwrap_or_default())
+fn tool_of(call: &Call) -> Option<ToolAsked> {
+    let params = call.params.as_deref();
+    let arguments = || params.and_then(|params| raw::at(params, &["arguments"])).map(ToOwned::to_owned);
+    let nameless = || ToolAsked { name: String::new(), arguments: arguments() };
+    (call.method == "tools/call").then(|| params.and_then(ToolAsked::read).unwrap_or_else(nameless))
 }
 
 /// A refusal of ours, for the record.

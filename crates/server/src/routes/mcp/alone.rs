@@ -75,7 +75,7 @@ pub(super) async fn post(
             Err(error) => refused(&id, error),
         };
     }
-    answer(alone::receive(&project, &asked, caller), takes_streams(headers)).await
+    answer(alone::receive(&project, asked, caller), takes_streams(headers)).await
 }
 
 /// What is in the headers must be what is in the message, for whoever stands in between has gone by the headers.

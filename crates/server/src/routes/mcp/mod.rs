@@ -299,8 +299,8 @@ fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, 
 
 fn takes_streams(headers: &HeaderMap) -> bool {
     let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepts.flat_map(|value| value.split(',')).any(|kind| {
-        let kind = kind.split(';').next().unwrap_or_default().trim();
+    accepts.flat_map(|value| value.rsplit(',')).any(|kind| {
+        let kind = kind.split_once(';').map_or(kind, |(kind, _)| kind).trim_ascii();
         kind.eq_ignore_ascii_case("text/event-stream") || kind == "*/*" || kind.eq_ignore_ascii_case("text/*")
     })
 }
