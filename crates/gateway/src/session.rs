@@ -488,6 +488,8 @@ pub(crate) struct Underway {
 
 impl Drop for Underway {
     fn drop(&mut self) {
+        // Or what is forgotten below would wake whoever has just been answered.
+        self.cancelled.close();
         let mut open = self.session.open();
         open.calls.remove(&self.id);
         open.last_used = Instant::now();
