@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 const FILES: [&str; 2] = ["calls.1.jsonl", "calls.2.jsonl"];
@@ -28,26 +29,44 @@ const READ_BYTES: usize = 64 << 10;
 /// No line of ours is longer: input and output are cut before, and what is escaped grows at most sixfold.
 const LINE_BYTES_MAX: u64 = 2 << 20;
 
-/// One call, as it is written in the journal.
-#[derive(Debug, Serialize, Deserialize)]
+/// One call. In the journal it is an array of these, in this order: their names would cost as much as they do.
+#[derive(Debug, Deserialize)]
 pub(crate) struct Line<'a> {
     pub id: CallId,
     pub project: ProjectId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
     pub tool: Cow<'a, str>,
     pub server: Cow<'a, str>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow)]
     pub input: Option<Kept<'a>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(borrow)]
     pub output: Option<Kept<'a>>,
     pub status: CallStatus,
     pub took_ms: i64,
     pub caller: Cow<'a, str>,
     pub trace: Cow<'a, str>,
     pub ended_unix_ms: i64,
+}
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut line = serializer.serialize_seq(None)?;
+        line.serialize_element(&self.id)?;
+        line.serialize_element(&self.project)?;
+        line.serialize_element(&self.run)?;
+        line.serialize_element(&self.step)?;
+        line.serialize_element(&self.tool)?;
+        line.serialize_element(&self.server)?;
+        line.serialize_element(&self.input)?;
+        line.serialize_element(&self.output)?;
+        line.serialize_element(&self.status)?;
+        line.serialize_element(&self.took_ms)?;
+        line.serialize_element(&self.caller)?;
+        line.serialize_element(&self.trace)?;
+        line.serialize_element(&self.ended_unix_ms)?;
+        line.end()
+    }
 }
 
 /// An input or output.

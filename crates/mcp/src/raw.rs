@@ -91,7 +91,10 @@ pub fn empty_object() -> Box<RawValue> {
 /// A text as JSON has it.
 pub fn quoted(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
-    if is_plain { format!("\"{text}\"") } else { serde_json::Value::from(text).to_string() }
+    if !is_plain {
+        return serde_json::Value::from(text).to_string();
+    }
+    ["\"", text, "\""].concat()
 }
 
 struct Several<'n, const N: usize>([&'n str; N]);

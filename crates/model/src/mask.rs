@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use memchr::memmem::Finder;
 use secrecy::{ExposeSecret, SecretString};
 
 /// Values shorter than this are not masked: they would blot out ordinary words and protect nobody.
@@ -123,7 +124,8 @@ pub fn is_of_our_making(token: &str) -> bool {
 }
 
 fn find_token(text: &str) -> Option<usize> {
-    text.match_indices(TOKEN_PREFIX).map(|(at, _)| at).find(|at| {
+    static PREFIX: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(TOKEN_PREFIX));
+    PREFIX.find_iter(text.as_bytes()).find(|at| {
         let secret =
             text.as_bytes().get(at + TOKEN_PREFIX.len()..at + TOKEN_PREFIX.len() + TOKEN_SECRET_CHARS);
         secret.is_some_and(|s| s.iter().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7')))

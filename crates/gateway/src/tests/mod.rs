@@ -7,6 +7,7 @@ mod lists;
 mod questions;
 mod recorder;
 mod repeats;
+mod session;
 mod slot;
 
 use std::collections::VecDeque;

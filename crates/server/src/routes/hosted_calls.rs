@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hosted::{InProject, server};
+use super::mcp::json;
 use crate::app::App;
 use crate::auth::{Caller, Writer};
 use crate::hosting::Entry;
@@ -118,7 +119,10 @@ async fn perform(
         recording.finish(outcome.as_ref().map_err(failure).as_ref().copied()).await;
     }
     match outcome? {
-        Reply::Result(result) => Ok(Json(Outcome { result: Some(result), error: None }).into_response()),
+        Reply::Result(result) => {
+            let body = [r#"{"result":"#, result.get(), r#","error":null}"#].concat();
+            Ok(json(StatusCode::OK, body.into_bytes()))
+        }
         Reply::Error(error) => {
             let status = status_of(&error);
             Ok((status, Json(Outcome { result: None, error: Some(error) })).into_response())

@@ -305,7 +305,7 @@ fn takes_streams(headers: &HeaderMap) -> bool {
     })
 }
 
-fn json(status: StatusCode, mut message: Vec<u8>) -> Response {
+pub(super) fn json(status: StatusCode, mut message: Vec<u8>) -> Response {
     while message.last() == Some(&b'\n') {
         message.pop();
     }
