@@ -121,6 +121,8 @@ pub(crate) struct Journal {
     /// Read-locked to append, as the kernel puts what is appended at once into an order of its own; write-locked to be exchanged.
     file: RwLock<Arc<File>>,
     bytes: AtomicU64,
+    /// As much was on the page when it was last turned to.
+    page_bytes: AtomicU64,
 }
 
 /// The file that rows are made of.
@@ -146,7 +148,8 @@ impl Journal {
             |name| OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(dir.join(name));
         let (file, other) = (open(FILES[0])?, open(FILES[1])?);
         let bytes = file.metadata()?.len().into();
-        Ok((Self { file: RwLock::new(file.into()), bytes }, Page { file: other.into(), done: 0 }))
+        let page_bytes = other.metadata()?.len().into();
+        Ok((Self { file: RwLock::new(file.into()), bytes, page_bytes }, Page { file: other.into(), done: 0 }))
     }
 
     /// How much waits to become rows, besides the page.
@@ -172,20 +175,35 @@ impl Journal {
         Ok(before..before + length)
     }
 
+    /// How much is in both files.
+    pub(crate) fn bytes_waiting(&self) -> u64 {
+        self.bytes() + self.page_bytes.load(Ordering::Relaxed)
+    }
+
     /// Exchanges the files, once the page's is empty. Says whether there is something on the page then.
     pub(crate) fn turn(&self, page: &mut Page) -> io::Result<bool> {
-        if page.is_blank()? && self.bytes() > 0 {
+        if page.bytes()? == 0 && self.bytes() > 0 {
             let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::swap(&mut *file, &mut page.file);
             self.bytes.store(0, Ordering::Relaxed);
         }
-        Ok(!page.is_blank()?)
+        let bytes = page.bytes()?;
+        self.page_bytes.store(bytes, Ordering::Relaxed);
+        Ok(bytes > 0)
+    }
+
+    /// Rows are made of all that is on the page.
+    pub(crate) fn clear(&self, page: &mut Page) -> io::Result<()> {
+        page.file.set_len(0)?;
+        page.done = 0;
+        self.page_bytes.store(0, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Page {
-    fn is_blank(&self) -> io::Result<bool> {
-        Ok(self.file.metadata()?.len() == 0)
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
     }
 
     /// The next calls of which no rows are made yet; none at the end.
@@ -203,9 +221,11 @@ impl Page {
             }
             batch.end += read;
             let line = line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
             match serde_json::from_slice::<Line<'_>>(line) {
                 Ok(line) => batch.records.push(line.into()),
-                Err(_) if line.is_empty() => {}
                 Err(error) => tracing::error!("a recorded call is lost: its line cannot be read: {error}"),
             }
         }
@@ -215,13 +235,6 @@ impl Page {
     /// Rows are made of these.
     pub(crate) fn is_written(&mut self, batch: &Batch) {
         self.done = batch.end;
-    }
-
-    /// Rows are made of all of it.
-    pub(crate) fn clear(&mut self) -> io::Result<()> {
-        self.file.set_len(0)?;
-        self.done = 0;
-        Ok(())
     }
 }
 

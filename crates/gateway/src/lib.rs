@@ -280,6 +280,11 @@ impl Gateway {
         Recording::begin(&self.house, project, tool, caller)
     }
 
+    /// How many bytes of records are in the journal and not in the ledger yet.
+    pub fn record_bytes_waiting(&self) -> u64 {
+        self.house.recorder.bytes_waiting()
+    }
+
     /// Comes back when every call that has ended is recorded.
     pub async fn recorded(&self) {
         self.house.recorder.flush().await;

@@ -141,6 +141,11 @@ impl Recorder {
         }
     }
 
+    /// How much waits to become rows.
+    pub(crate) fn bytes_waiting(&self) -> u64 {
+        self.0.as_ref().map_or(0, |desk| desk.shared.journal.bytes_waiting())
+    }
+
     /// Waits until everything that was taken down before is in the ledger, or cannot be written there now.
     pub(crate) async fn flush(&self) {
         let Some(Desk { asks, .. }) = &self.0 else { return };
@@ -283,7 +288,7 @@ impl Clerk {
             let read = tokio::task::spawn_blocking(move || page.read()).await;
             let batch = read.map_err(io::Error::from).flatten().map_err(unread)?;
             if batch.is_end(&self.page) {
-                self.page.clear().map_err(unread)?;
+                self.shared.journal.clear(&mut self.page).map_err(unread)?;
                 return Ok(true);
             }
             self.write(&batch.records).await?;

@@ -40,7 +40,7 @@ pub fn with(json: &RawValue, path: &[&str], value: &str) -> Option<Box<RawValue>
 }
 
 /// The same text with another value in the place of this one, which was found in it.
-pub fn replaced(json: &RawValue, old: &RawValue, value: &str) -> Option<Box<RawValue>> {
+pub(crate) fn replaced(json: &RawValue, old: &RawValue, value: &str) -> Option<Box<RawValue>> {
     let begin = old.get().as_ptr().addr().checked_sub(json.get().as_ptr().addr())?;
     let before = json.get().get(..begin)?;
     let after = json.get().get(begin + old.get().len()..)?;

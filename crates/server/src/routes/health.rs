@@ -88,8 +88,7 @@ pub async fn metrics(State(app): State<App>, reader: Result<Reader, ApiError>) -
     // Open means open: then everybody sees the figures of all projects.
     let reader = if app.settings.open_metrics { None } else { Some(reader?.0) };
     let may_see = |project| reader.as_ref().is_none_or(|caller| caller.may_see(project));
-    let page =
-        metrics::render(&app.metrics, app.gateway.session_count()) + &app.hosting.figures(may_see).await;
+    let page = metrics::render(&app.metrics, &app.gateway) + &app.hosting.figures(may_see).await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

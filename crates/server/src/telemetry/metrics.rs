@@ -8,6 +8,7 @@ use ::metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge,
     histogram,
 };
+use cofer_gateway::Gateway;
 use cofer_model::{HostedEventKind, RunStatus};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -23,6 +24,7 @@ const BUILD: &str = "cofer_build_info";
 const RESIDENT_BYTES: &str = "process_resident_memory_bytes";
 const OPEN_FILES: &str = "process_open_fds";
 const SESSIONS: &str = "cofer_mcp_sessions";
+const RECORD_BYTES: &str = "cofer_record_waiting_bytes";
 const RUNS: &str = "cofer_agent_runs";
 const RUNS_ENDED: &str = "cofer_agent_runs_total";
 const SECONDS_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
@@ -48,6 +50,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!(RESIDENT_BYTES, "Memory held by this process");
     describe_gauge!(OPEN_FILES, "File descriptors open in this process");
     describe_gauge!(SESSIONS, "Sessions of MCP clients");
+    describe_gauge!(RECORD_BYTES, "Records of calls in the journal that are not rows of the database yet");
     describe_gauge!(RUNS, "Runs of agents under way");
     describe_counter!(RUNS_ENDED, "Runs of agents that ended, by status");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
@@ -150,8 +153,10 @@ pub(crate) fn database_is(up: bool) {
 }
 
 /// The page for Prometheus, with the process's own figures as of now.
-pub(crate) fn render(handle: &PrometheusHandle, sessions: usize) -> String {
-    gauge!(SESSIONS).set(f64::from(u32::try_from(sessions).unwrap_or(u32::MAX)));
+pub(crate) fn render(handle: &PrometheusHandle, gateway: &Gateway) -> String {
+    let at_most = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    gauge!(SESSIONS).set(at_most(gateway.session_count() as u64));
+    gauge!(RECORD_BYTES).set(at_most(gateway.record_bytes_waiting()));
     if let Some(bytes) = resident_bytes() {
         gauge!(RESIDENT_BYTES).set(bytes);
     }

@@ -32,6 +32,13 @@ async fn recorded(app: &App) -> HashMap<String, usize> {
     }
 }
 
+/// How many bytes of records wait for the database, as Prometheus is told.
+async fn waiting(app: &App) -> String {
+    let page = app.get("/metrics").await.text;
+    let line = page.lines().find_map(|line| line.strip_prefix("cofer_record_waiting_bytes "));
+    line.unwrap_or_else(|| panic!("no such figure: {page}")).to_owned()
+}
+
 #[tokio::test]
 async fn whatever_was_answered_is_in_the_record_of_a_cofer_that_was_killed_meanwhile() {
     let gate = Gate::new().await;
@@ -84,6 +91,7 @@ async fn what_is_called_while_the_database_is_away_is_recorded_when_it_is_back_e
     proxy.cut().await;
     call("away").await;
     gate.app.logged("records of calls wait in the journal").await;
+    assert_ne!(waiting(&gate.app).await, "0");
     proxy.restore().await;
     gate.app.logged("the database takes records of calls again").await;
     until_seen("both records", async || {
@@ -91,6 +99,7 @@ async fn what_is_called_while_the_database_is_away_is_recorded_when_it_is_back_e
         if found.len() == 2 { Ok(()) } else { Err(format!("{found:?}")) }
     })
     .await;
+    assert_eq!(waiting(&gate.app).await, "0");
     proxy.cut().await;
     call("away again").await;
     let Gate { app, leaks } = gate;
