@@ -319,8 +319,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    fn taken<'b>(&'b mut self, status: CallStatus, output: Option<&'b RawValue>) -> Taken<'b> {
-        self.done = true;
+    fn taken<'b>(&'b self, status: CallStatus, output: Option<&'b RawValue>) -> Taken<'b> {
         let line = Line {
             id: CallId::generate(),
             project: self.project,
@@ -364,16 +363,16 @@ impl<'a> Recording<'a> {
                 (status, words.as_deref())
             }
         };
-        let recorder = self.recorder;
-        recorder.take(self.taken(status, output)).await;
+        self.recorder.take(self.taken(status, output)).await;
+        // Not before: whoever leaves while there is no room has been called, too.
+        self.done = true;
     }
 }
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
         if !self.done {
-            let recorder = self.recorder;
-            recorder.take_now(self.taken(CallStatus::Cancelled, None));
+            self.recorder.take_now(self.taken(CallStatus::Cancelled, None));
         }
     }
 }

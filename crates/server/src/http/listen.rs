@@ -276,8 +276,7 @@ impl Connection {
             }
         });
         let mut http = auto::Builder::new(TokioExecutor::new());
-        // No clock of its own for each head: who is slow with one keeps `patience` waiting.
-        http.http1().header_read_timeout(None);
+        http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
         // No pings of HTTP/2's own: a slow reader sees one only after all the answers before it.
         http.http2().timer(TokioTimer::new());
         let watched = Watched { stream, patience: patience.clone() };
