@@ -305,22 +305,27 @@ impl Open {
     /// a while.
     pub async fn inspect(&self, id: &str, measure: Measure) -> Result<Inspected, EngineError> {
         let size = u8::from(measure == Measure::Size);
-        let path = format!("/containers/{id}/json?size={size}");
+        self.get_when_it_can_be_told(&format!("/containers/{id}/json?size={size}")).await
+    }
+
+    /// All containers with these labels, whatever their state.
+    pub async fn containers(&self, labels: &[String]) -> Result<Vec<Listed>, EngineError> {
+        let filters = serde_json::json!({ "label": labels }).to_string();
+        let path = format!("/containers/json?all=1&filters={}", plain::escaped(&filters));
+        self.get_when_it_can_be_told(&path).await
+    }
+
+    /// Asks again what the engine cannot tell at this moment, such as of a container that is just ending.
+    async fn get_when_it_can_be_told<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineError> {
         let deadline = Instant::now() + PASSING_MAX;
         loop {
-            match self.get(&path).await {
+            match self.get(path).await {
                 Err(error) if error.is_passing() && Instant::now() < deadline => {
                     tokio::time::sleep(ASK_AGAIN_AFTER).await;
                 }
                 outcome => return outcome,
             }
         }
-    }
-
-    /// All containers with these labels, whatever their state.
-    pub async fn containers(&self, labels: &[String]) -> Result<Vec<Listed>, EngineError> {
-        let filters = serde_json::json!({ "label": labels }).to_string();
-        self.get(&format!("/containers/json?all=1&filters={}", plain::escaped(&filters))).await
     }
 
     /// What each volume holds, by name; the engine walks them all.

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use bollard::models::ExecConfig;
+use bollard::models::{ContainerCreateBody, ExecConfig};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, StartContainerOptions};
 use cofer_model::NetworkMode;
 use tokio_util::task::AbortOnDropHandle;
@@ -100,8 +100,8 @@ impl EngineProvider {
         latitude: Latitude,
         unfinished: &mut Unfinished,
     ) -> Result<Option<streams::Attached>, SandboxError> {
-        let id = self.make(open, spec, latitude).await?;
-        unfinished.id = Some(id.clone());
+        let (id, made) = self.make(open, spec, latitude).await?;
+        unfinished.take_over(made);
         let wanted = match spec.stdio {
             Stdio::Bridged => Some(Wanted::All),
             Stdio::LogOnly => Some(Wanted::OutputOnly),
@@ -122,15 +122,14 @@ impl EngineProvider {
         open: &Open,
         spec: &SandboxSpec,
         latitude: Latitude,
-    ) -> Result<SandboxId, SandboxError> {
+    ) -> Result<(SandboxId, Unfinished), SandboxError> {
         let name = launch::container_name(&spec.owner);
         let labels = sightings::labels(spec, self.shared.name);
         let body = launch::create_body(spec, &open.engine, self.runtime(open), labels, latitude);
         let mut earlier_was_destroyed = false;
         loop {
-            let options = CreateContainerOptionsBuilder::new().name(&name).build();
-            match open.within(DEED_MAX, open.client.create_container(Some(options), body.clone())).await {
-                Ok(created) => return Ok(SandboxId(created.id)),
+            match self.create(open, &name, body.clone()).await {
+                Ok(made) => return Ok(made),
                 Err(error) if error.is_not_found() => {
                     return Err(SandboxError::ImageMissing {
                         image: spec.image.clone(),
@@ -144,6 +143,25 @@ impl EngineProvider {
                 Err(error) => return Err(open.failed(error)),
             }
         }
+    }
+
+    /// In a task of its own: an engine goes on making what it was asked for, whoever has left meanwhile; and then it is taken away.
+    async fn create(
+        &self,
+        open: &Open,
+        name: &str,
+        body: ContainerCreateBody,
+    ) -> Result<(SandboxId, Unfinished), EngineError> {
+        let options = CreateContainerOptionsBuilder::new().name(name).build();
+        let mut made = Unfinished::new(self.clone(), open.clone());
+        let creating = tokio::spawn(async move {
+            let open = &made.open;
+            let create = open.client.create_container(Some(options), body);
+            let id = SandboxId(open.within(DEED_MAX, create).await?.id);
+            made.id = Some(id.clone());
+            Ok((id, made))
+        });
+        creating.await.unwrap_or_else(|ended| Err(EngineError::silent(&ended)))
     }
 
     /// The name is taken: by an earlier run of the same owner, or by somebody else's container, which is left alone.
@@ -238,6 +256,10 @@ pub(crate) struct Unfinished {
 impl Unfinished {
     pub fn new(provider: EngineProvider, open: Open) -> Self {
         Self { provider, open, id: None, volumes: Vec::new() }
+    }
+
+    fn take_over(&mut self, mut container: Self) {
+        self.id = container.id.take();
     }
 
     pub async fn undo(mut self) {
