@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use crate::message::{Envelope, INVALID_REQUEST, PARSE_ERROR, Reply, RpcError};
+use crate::raw::Text;
 
 /// A client's ids are sent back as they came, so they are not taken at any length.
 const ID_BYTES_MAX: usize = 1024;
@@ -32,7 +33,9 @@ pub enum FromClient<'a> {
 impl<'a> FromClient<'a> {
     /// Or the error that it is answered with.
     pub fn parse(body: &'a [u8]) -> Result<Self, RpcError> {
-        let envelope: Envelope<'a> = serde_json::from_slice(body).map_err(|error| {
+        let body = std::str::from_utf8(body)
+            .map_err(|_| RpcError::new(PARSE_ERROR, "the message is no JSON: it is not UTF-8"))?;
+        let envelope: Envelope<'a> = serde_json::from_str(body).map_err(|error| {
             let code = if error.is_data() { INVALID_REQUEST } else { PARSE_ERROR };
             let what = if error.is_data() { "the message is no JSON-RPC" } else { "the message is no JSON" };
             RpcError::new(code, format!("{what} (line {}, column {})", error.line(), error.column()))
@@ -42,16 +45,16 @@ impl<'a> FromClient<'a> {
             return refused("a message says `\"jsonrpc\": \"2.0\"`");
         }
         match envelope {
-            Envelope { method: Some(method), .. } if method.len() > METHOD_BYTES_MAX => {
+            Envelope { method: Some(Text(method)), .. } if method.len() > METHOD_BYTES_MAX => {
                 refused("the method's name is too long")
             }
             Envelope { id: Some(id), .. } if !is_an_id(id) => {
                 refused("an id is a text or a number, and not a long one")
             }
-            Envelope { id: Some(id), method: Some(method), params, .. } => {
+            Envelope { id: Some(id), method: Some(Text(method)), params, .. } => {
                 Ok(Self::Request { id, method, params })
             }
-            Envelope { id: None, method: Some(method), params, .. } => {
+            Envelope { id: None, method: Some(Text(method)), params, .. } => {
                 Ok(Self::Notification { method, params })
             }
             Envelope { id: Some(id), error: Some(error), .. } => {

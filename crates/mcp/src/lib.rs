@@ -29,4 +29,4 @@ pub use ear::{Ear, Question};
 pub use era::Era;
 pub use handshake::{Face, Handshake, discover, shake_hands};
 pub use message::{Notification, Reply, RpcError};
-pub use pump::{CallError, Ended, Limits, Pump};
+pub use pump::{Awaited, CallError, Ended, Limits, Pump};

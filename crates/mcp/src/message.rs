@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use crate::raw;
+use crate::raw::{self, Text};
 
 /// A server's own ids are sent back as they came, so they are not taken at any length.
 const ID_BYTES_MAX: usize = 256;
@@ -82,7 +82,7 @@ pub(crate) struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     pub id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub method: Option<Cow<'a, str>>,
+    pub method: Option<Text<'a>>,
     #[serde(borrow, default, deserialize_with = "present")]
     pub params: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -98,13 +98,17 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 
 impl<'a> Incoming<'a> {
     pub(crate) fn parse(line: &'a [u8]) -> Self {
-        let Ok(envelope) = serde_json::from_slice::<Envelope<'a>>(line) else { return Self::Noise };
+        // Looked through as text once, not field by field.
+        let Ok(line) = std::str::from_utf8(line) else { return Self::Noise };
+        let Ok(envelope) = serde_json::from_str::<Envelope<'a>>(line) else { return Self::Noise };
         match envelope {
-            Envelope { id: Some(id), method: Some(method), params, .. } if id.get().len() <= ID_BYTES_MAX => {
+            Envelope { id: Some(id), method: Some(Text(method)), params, .. }
+                if id.get().len() <= ID_BYTES_MAX =>
+            {
                 Self::Request { id, method, params }
             }
             Envelope { id: Some(_), method: Some(_), .. } => Self::Noise,
-            Envelope { method: Some(method), params, .. } => Self::Notification { method, params },
+            Envelope { method: Some(Text(method)), params, .. } => Self::Notification { method, params },
             Envelope { id: Some(id), error: Some(error), .. } => {
                 Self::reply(id, Reply::Error(RpcError::read(error)))
             }
@@ -123,9 +127,20 @@ impl<'a> Incoming<'a> {
 
 /// A request as one line. JSON has line breaks only between its parts, where a space does as well.
 pub fn request(id: u64, method: &str, params: Option<&RawValue>) -> Vec<u8> {
-    let (id, method) = (id.to_string(), raw::quoted(method));
+    let mut line = Vec::new();
+    append_request(&mut line, id, method, params);
+    line
+}
+
+/// The same behind other lines.
+pub(crate) fn append_request(lines: &mut Vec<u8>, id: u64, method: &str, params: Option<&RawValue>) {
+    let mut digits = itoa::Buffer::new();
     let (before, params) = params.map_or(("", ""), |params| (r#","params":"#, params.get()));
-    joined(&[r#"{"jsonrpc":"2.0","id":"#, &id, r#","method":"#, &method, before, params, "}"])
+    let quoted = Some(method).filter(|method| !raw::is_plain(method)).map(raw::quoted);
+    let method = quoted.as_deref().map_or(method, |quoted| &quoted[1..quoted.len() - 1]);
+    let parts =
+        [r#"{"jsonrpc":"2.0","id":"#, digits.format(id), r#","method":""#, method, "\"", before, params, "}"];
+    append(lines, &parts);
 }
 
 pub fn notification(method: &str, params: Option<&RawValue>) -> Vec<u8> {
@@ -180,26 +195,35 @@ pub(crate) fn too_many_questions(id: &RawValue) -> Vec<u8> {
 }
 
 fn line(message: &impl Serialize) -> Vec<u8> {
-    ended(serde_json::to_vec(message).unwrap_or_default())
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    end(&mut line, 0);
+    line
 }
 
 /// A line of these parts, which are JSON when they are together.
 fn joined(parts: &[&str]) -> Vec<u8> {
-    let mut line = Vec::with_capacity(parts.iter().map(|part| part.len()).sum::<usize>() + 1);
-    for part in parts {
-        line.extend_from_slice(part.as_bytes());
-    }
-    ended(line)
+    let mut line = Vec::new();
+    append(&mut line, parts);
+    line
 }
 
-/// With no line break but the last.
-fn ended(mut line: Vec<u8>) -> Vec<u8> {
+fn append(lines: &mut Vec<u8>, parts: &[&str]) {
+    let begin = lines.len();
+    lines.reserve(parts.iter().map(|part| part.len()).sum::<usize>() + 1);
+    for part in parts {
+        lines.extend_from_slice(part.as_bytes());
+    }
+    end(lines, begin);
+}
+
+/// With no line break but the last, from here on.
+fn end(lines: &mut Vec<u8>, begin: usize) {
+    let line = &mut lines[begin..];
     // Nearly always there is none, and that is found out faster.
     if [b'\n', b'\r'].iter().any(|end| line.contains(end)) {
         line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     }
-    line.push(b'\n');
-    line
+    lines.push(b'\n');
 }
 
 #[cfg(test)]

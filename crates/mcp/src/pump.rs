@@ -16,14 +16,17 @@
 //! Whoever looks after the server asks *aside*: its greeting and its pings take nobody's place in the line, and a server that never
 //! answers them is served calls all the same.
 
+use std::borrow::Cow;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use cofer_model::Kind;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::ear::Ear;
 use crate::lines::Lines;
@@ -33,6 +36,9 @@ use crate::voice::Voice;
 
 /// Notifications kept for a subscriber that is slow; older ones are dropped for that subscriber alone.
 const NOTIFICATIONS_KEPT: usize = 256;
+
+/// What nearly everybody asks for.
+const CALL: &str = "tools/call";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -97,9 +103,7 @@ pub struct Pump {
     /// One channel for everything, so that all of it happens in the order in which it was asked for.
     inbox: mpsc::UnboundedSender<Command>,
     /// What bounds the calls in it: who has no permit cannot send.
-    permits: Arc<Semaphore>,
-    /// How many permits there are when nobody asks for anything.
-    permits_max: usize,
+    permits: Arc<Permits>,
     notifications: broadcast::Sender<Arc<Notification>>,
     voice: Arc<Voice>,
     ended: watch::Receiver<Option<Ended>>,
@@ -118,7 +122,7 @@ pub(crate) enum Command {
 
 pub(crate) struct Call {
     pub ticket: u64,
-    pub method: String,
+    pub method: Cow<'static, str>,
     pub params: Option<Box<RawValue>>,
     pub waiter: Waiter,
 }
@@ -127,7 +131,7 @@ pub(crate) struct Waiter {
     pub reply: oneshot::Sender<Result<Reply, CallError>>,
     pub may_be_cancelled: bool,
     /// A place in the line; who asks aside has none.
-    pub permit: Option<OwnedSemaphorePermit>,
+    pub permit: Option<Permit>,
 }
 
 impl Pump {
@@ -168,15 +172,11 @@ impl Pump {
             let end = router.run().await;
             ending.send_replace(Some(end));
         });
-        let permits_max = (limits.queue_max + limits.in_flight_max).min(Semaphore::MAX_PERMITS);
-        Self {
-            inbox,
-            permits: Arc::new(Semaphore::new(permits_max)),
-            permits_max,
-            notifications,
-            voice,
-            ended,
-        }
+        let permits = Permits {
+            taken: AtomicUsize::new(0),
+            max: limits.queue_max.saturating_add(limits.in_flight_max),
+        };
+        Self { inbox, permits: Arc::new(permits), notifications, voice, ended }
     }
 
     /// Asks, and waits for the answer. Time in the waiting line counts. Who drops this gives up their place.
@@ -186,18 +186,17 @@ impl Pump {
         params: Option<Box<RawValue>>,
         timeout: Duration,
     ) -> Result<Reply, CallError> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| CallError::QueueFull)?;
+        let permit = self.permits.take()?;
         self.ask(method, params, timeout, Some(permit)).await
     }
 
-    /// The same for whoever keeps the time themselves.
-    pub async fn call_patiently(
+    /// The same for whoever keeps the time themselves. It is asked at once.
+    pub fn call_patiently(
         &self,
         method: &str,
         params: Option<Box<RawValue>>,
-    ) -> Result<Reply, CallError> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| CallError::QueueFull)?;
-        self.ask_patiently(method, params, Some(permit)).await
+    ) -> Result<Awaited<'_>, CallError> {
+        self.ask_patiently(method, params, Some(self.permits.take()?))
     }
 
     /// Asks beside the line something that may not be answered for hours.
@@ -206,7 +205,7 @@ impl Pump {
         method: &str,
         params: Option<Box<RawValue>>,
     ) -> Result<Reply, CallError> {
-        self.ask_patiently(method, params, None).await
+        self.ask_patiently(method, params, None)?.await
     }
 
     /// Asks beside the line: at once, whatever is in flight. For whoever looks after the server, one question at a time.
@@ -224,36 +223,31 @@ impl Pump {
         method: &str,
         params: Option<Box<RawValue>>,
         timeout: Duration,
-        permit: Option<OwnedSemaphorePermit>,
+        permit: Option<Permit>,
     ) -> Result<Reply, CallError> {
-        let answer = self.ask_patiently(method, params, permit);
+        let answer = self.ask_patiently(method, params, permit)?;
         tokio::time::timeout(timeout, answer).await.unwrap_or(Err(CallError::Timeout))
     }
 
-    async fn ask_patiently(
+    fn ask_patiently(
         &self,
         method: &str,
         params: Option<Box<RawValue>>,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Result<Reply, CallError> {
+        permit: Option<Permit>,
+    ) -> Result<Awaited<'_>, CallError> {
         let (reply, answer) = oneshot::channel();
-        let mut leaving = Leaving { ticket: next_ticket(), inbox: &self.inbox, answered: false };
+        let ticket = next_ticket();
         // The protocol does not allow `initialize` to be cancelled.
         let waiter = Waiter { reply, may_be_cancelled: method != "initialize", permit };
-        let call = Call { ticket: leaving.ticket, method: method.to_owned(), params, waiter };
+        let method = if method == CALL { CALL.into() } else { method.to_owned().into() };
+        let call = Call { ticket, method, params, waiter };
         self.inbox.send(Command::Call(call)).map_err(|_| CallError::Gone)?;
-        match answer.await {
-            Ok(outcome) => {
-                leaving.answered = true;
-                outcome
-            }
-            Err(_router_gone) => Err(CallError::Gone),
-        }
+        Ok(Awaited { ticket, inbox: &self.inbox, answer, is_answered: false })
     }
 
     /// Whether no call waits or is in flight.
     pub fn is_idle(&self) -> bool {
-        self.permits.available_permits() == self.permits_max
+        self.permits.taken.load(Ordering::Acquire) == 0
     }
 
     /// How many lines the server has said so far.
@@ -304,6 +298,33 @@ impl Pump {
     }
 }
 
+/// How many calls wait or are in flight, and how many may.
+#[derive(Debug)]
+struct Permits {
+    taken: AtomicUsize,
+    max: usize,
+}
+
+impl Permits {
+    fn take(self: &Arc<Self>) -> Result<Permit, CallError> {
+        let one_more = |taken| (taken < self.max).then_some(taken + 1);
+        match self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
+            Ok(_) => Ok(Permit(self.clone())),
+            Err(_all_taken) => Err(CallError::QueueFull),
+        }
+    }
+}
+
+/// A call's place. Given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<Permits>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A number for each call, unique in this process: no two servers, and no two lives of one, ever share an id.
 ///
 /// The first is drawn at random: a server that was taken over may still answer the calls of the process that had it before, and
@@ -316,16 +337,28 @@ fn next_ticket() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Tells the router that nobody waits for this any more, unless it was answered.
-struct Leaving<'a> {
+/// An answer that is waited for. Who drops it before it came gives up their place.
+#[derive(Debug)]
+pub struct Awaited<'a> {
     ticket: u64,
     inbox: &'a mpsc::UnboundedSender<Command>,
-    answered: bool,
+    answer: oneshot::Receiver<Result<Reply, CallError>>,
+    is_answered: bool,
 }
 
-impl Drop for Leaving<'_> {
+impl Future for Awaited<'_> {
+    type Output = Result<Reply, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.is_answered = answer.is_ok();
+        Poll::Ready(answer.unwrap_or(Err(CallError::Gone)))
+    }
+}
+
+impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.is_answered {
             // A router that is gone has let everybody go already.
             let _ = self.inbox.send(Command::LetGo(self.ticket));
         }

@@ -90,11 +90,12 @@ pub fn empty_object() -> Box<RawValue> {
 
 /// A text as JSON has it.
 pub fn quoted(text: &str) -> String {
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\');
-    if !is_plain {
-        return serde_json::Value::from(text).to_string();
-    }
-    ["\"", text, "\""].concat()
+    if is_plain(text) { ["\"", text, "\""].concat() } else { serde_json::Value::from(text).to_string() }
+}
+
+/// Whether a text reads the same inside JSON.
+pub fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
 }
 
 struct Several<'n, const N: usize>([&'n str; N]);

@@ -192,27 +192,25 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Router<R, W> {
 
     /// The next lines to be written, as many as go together.
     fn begin_next(&mut self) {
-        let Some(mut lines) = self.next_line() else { return };
-        while lines.len() < WRITTEN_TOGETHER
-            && let Some(line) = self.next_line()
-        {
-            lines.extend_from_slice(&line);
-        }
+        let mut lines = Vec::new();
+        while lines.len() < WRITTEN_TOGETHER && self.append_next(&mut lines) {}
         self.writing = lines.into();
     }
 
-    /// Asides first, then whoever's turn it is.
-    fn next_line(&mut self) -> Option<Vec<u8>> {
+    /// Asides first, then whoever's turn it is. Says whether there was any.
+    fn append_next(&mut self, lines: &mut Vec<u8>) -> bool {
         if let Some(line) = self.asides.pop_front() {
             self.asides_bytes -= line.len();
-            return Some(line);
+            lines.extend_from_slice(&line);
+            return true;
         }
         let aside = self.asked_aside.pop_front();
-        let call = aside.or_else(|| if self.has_turn() { self.line.pop_front() } else { None })?;
+        let next = aside.or_else(|| if self.has_turn() { self.line.pop_front() } else { None });
+        let Some(call) = next else { return false };
         self.in_flight_aside += usize::from(call.waiter.permit.is_none());
-        let line = message::request(call.ticket, &call.method, call.params.as_deref());
+        message::append_request(lines, call.ticket, &call.method, call.params.as_deref());
         self.in_flight.insert(call.ticket, call.waiter);
-        Some(line)
+        true
     }
 
     fn take(&mut self, line: Line) {
