@@ -22,7 +22,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::call::{Caller, ToolAsked};
-use crate::endpoint::{Answer, Answered, Exchange, Request, offered, server_info};
+use crate::endpoint::{Answer, Answered, Exchange, Request, kept, offered, server_info};
 use crate::listening::Wanted;
 use crate::lists::List;
 use crate::outbox::Outbox;
@@ -177,19 +177,19 @@ fn prepare(project: &Arc<Project>, asked: &mut Asked<'_>, caller: Caller) -> Res
         return Err(RpcError::new(INVALID_PARAMS, "the level of logging is none that is known"));
     }
     let stream = visit.session.stream();
-    let request = Request {
+    let mut request = Request {
         project: project.clone(),
         session: visit.session.clone(),
         stream: stream.clone(),
         caller,
-        method: asked.method.to_owned(),
+        method: kept(asked.method.into()),
         tool: asked.name.as_deref().map(|name| ToolAsked::new(name, asked.arguments)),
         params,
         bare,
     };
     let call: BoxFuture<'static, Answer> = match asked.method {
         "server/discover" => Box::pin(discover(project.clone())),
-        _ => Box::pin(request.answer()),
+        _ => Box::pin(async move { request.answer().await }),
     };
     let (method, name) = (asked.method.to_owned(), name.to_owned());
     Ok(Running { call, visit, stream, told: 0, method, name })
@@ -296,12 +296,12 @@ pub fn listen(project: &Arc<Project>, asked: &Asked<'_>, caller: Caller) -> Resu
     tokio::spawn(async move {
         for uri in uris {
             let params = RawValue::from_string(format!("{{\"uri\":{}}}", raw::quoted(&uri))).ok();
-            let request = Request {
+            let mut request = Request {
                 project: project.clone(),
                 stream: session.stream(),
                 session: session.clone(),
                 caller: caller.clone(),
-                method: "resources/subscribe".to_owned(),
+                method: "resources/subscribe".into(),
                 tool: None,
                 params,
                 bare: None,

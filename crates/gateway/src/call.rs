@@ -1,6 +1,7 @@
 //! One call: to whom, over which conversation, and what is kept of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cofer_mcp::era::{self, Era};
@@ -18,11 +19,14 @@ use crate::journal::Line;
 use crate::native::{NATIVE, NativeCall, NativeProgress, text_result};
 use crate::outbox::Outbox;
 use crate::project::Project;
-use crate::record::{Recorder, Taken};
+use crate::record::Taken;
 use crate::rounds::{Clock, rounds};
 use crate::session::{Session, TOKEN};
 use crate::slot::Unreached;
 use crate::upstream::Upstream;
+
+/// So much of a tool's name is recorded.
+const RECORDED_NAME_BYTES_MAX: usize = 1 << 10;
 
 /// Who calls, for the record.
 #[derive(Clone, Debug, Default)]
@@ -166,7 +170,8 @@ impl Project {
         client: Option<Client<'_>>,
     ) -> Result<Reply, CallFailed> {
         let mut recording = Recording::begin(&self.house, self.id, tool, caller);
-        let outcome = self.routed(tool, params, timeout, caller, client, &mut recording).await;
+        // In a box of its own: in one with the request it would be larger than what allocators keep at hand.
+        let outcome = Box::pin(self.routed(tool, params, timeout, caller, client, &mut recording)).await;
         recording.finish(outcome.as_ref()).await;
         outcome
     }
@@ -181,7 +186,8 @@ impl Project {
         recording: &mut Recording<'_>,
     ) -> Result<Reply, CallFailed> {
         let name = &*tool.name;
-        let Some(route) = self.route(name).await else {
+        let catalogue = self.catalogue_with(name).await;
+        let Some(route) = catalogue.route(name) else {
             return Ok(Reply::Result(text_result(&format!("Unknown tool: {name}"), true)));
         };
         route.answerer.server_name().clone_into(&mut recording.server);
@@ -215,8 +221,8 @@ impl Project {
                 let left =
                     timeout.unwrap_or(self.house.call_timeout).saturating_sub(recording.began.elapsed());
                 let mask = &mut recording.mask;
-                let sent =
-                    self.send(upstream, "tools/call", Some(again), Some(left), client, Some(mask)).await;
+                let sent = self.send(upstream, "tools/call", Some(again), Some(left), client, Some(mask));
+                let sent = Box::pin(sent).await;
                 // One that did not leave changes nothing about the first.
                 sent.map_err(|later| if later.may_have_executed { later } else { failed })
             }
@@ -232,17 +238,21 @@ impl Project {
         params: Option<Params>,
         timeout: Option<Duration>,
         client: Option<Client<'_>>,
-        mask: Option<&mut Arc<Mask>>,
+        mask: Option<&mut Option<Arc<Mask>>>,
     ) -> Result<Reply, CallFailed> {
         let (server, timeout) = (upstream.name(), timeout.unwrap_or(self.house.call_timeout));
         let deadline = Instant::now() + timeout;
-        let connection = upstream.connection(client.map(|client| client.session));
-        let connection = timeout_at(deadline, connection)
-            .await
-            .map_err(|_| CallFailed { may_have_executed: false, ..CallFailed::late(server, timeout) })?
-            .map_err(|unreached| CallFailed::unreached(server, &unreached))?;
+        let session = client.map(|client| client.session);
+        let connection = match upstream.open_connection(session) {
+            Some(connection) => connection,
+            // Aside, so that who need not wait does not carry the room for it.
+            None => Box::pin(timeout_at(deadline, upstream.connection(session)))
+                .await
+                .map_err(|_| CallFailed { may_have_executed: false, ..CallFailed::late(server, timeout) })?
+                .map_err(|unreached| CallFailed::unreached(server, &unreached))?,
+        };
         if let Some(mask) = mask {
-            *mask = connection.dialled.mask.clone();
+            *mask = Some(connection.dialled.mask.clone());
         }
         let number = next_number();
         let era = if connection.dialled.is_standalone() { Era::Standalone } else { Era::Handshake };
@@ -256,12 +266,15 @@ impl Project {
         });
         let clock = Clock { deadline, timeout, session: client.map(|client| &**client.session) };
         let reply = if era == Era::Standalone {
-            rounds(&connection.dialled, method, params, client, clock).await
+            Box::pin(rounds(&connection.dialled, method, params, client, clock)).await
         } else {
             if let Some(level) = client.and_then(|client| client.session.level_of_request()) {
-                connection.at_least_as_chatty(level).await;
+                Box::pin(connection.at_least_as_chatty(level)).await;
             }
-            clock.wait(connection.dialled.pump.call_patiently(method, params)).await
+            match connection.dialled.pump.call_patiently(method, params) {
+                Ok(answer) => clock.wait(answer).await,
+                Err(refused) => Err(refused),
+            }
         };
         if let (Ok(Reply::Result(result)), Some(client), "tools/call") = (&reply, client, method) {
             self.tasks.learn(result, upstream.entry.id, client.session.owner);
@@ -290,12 +303,12 @@ fn with_own_token(
 /// A call on its way into the record; also when its caller leaves, which is when this is dropped unfinished.
 #[derive(Debug)]
 pub struct Recording<'a> {
-    recorder: &'a Recorder,
+    house: &'a House,
     project: ProjectId,
     tool: &'a ToolAsked,
     server: String,
     caller: &'a Caller,
-    mask: Arc<Mask>,
+    mask: Option<Arc<Mask>>,
     began: Instant,
     done: bool,
 }
@@ -307,13 +320,14 @@ impl<'a> Recording<'a> {
         tool: &'a ToolAsked,
         caller: &'a Caller,
     ) -> Self {
+        house.calls_under_way.fetch_add(1, Ordering::Relaxed);
         Self {
-            recorder: &house.recorder,
+            house,
             project,
             tool,
             server: String::new(),
             caller,
-            mask: house.no_mask.clone(),
+            mask: None,
             began: Instant::now(),
             done: false,
         }
@@ -325,7 +339,7 @@ impl<'a> Recording<'a> {
             project: self.project,
             run: self.caller.run,
             step: self.caller.step,
-            tool: (&*self.tool.name).into(),
+            tool: cut(&self.tool.name).into(),
             server: (&*self.server).into(),
             input: None,
             output: None,
@@ -335,14 +349,15 @@ impl<'a> Recording<'a> {
             trace: (&*self.caller.trace_id).into(),
             ended_unix_ms: Moment::now().unix_ms(),
         };
-        Taken { line, input: self.tool.arguments.as_deref(), output, mask: &self.mask }
+        let mask = self.mask.as_deref().unwrap_or(&self.house.no_mask);
+        Taken { line, input: self.tool.arguments.as_deref(), output, mask }
     }
 
     /// Which server it goes to, and what of its words is not written down.
     #[must_use]
     pub fn to(mut self, server: &str, mask: Arc<Mask>) -> Self {
         server.clone_into(&mut self.server);
-        self.mask = mask;
+        self.mask = Some(mask);
         self
     }
 
@@ -363,17 +378,28 @@ impl<'a> Recording<'a> {
                 (status, words.as_deref())
             }
         };
-        self.recorder.take(self.taken(status, output)).await;
+        self.house.recorder.room().await;
+        let noted = self.house.recorder.take(self.taken(status, output));
         // Not before: whoever leaves while there is no room has been called, too.
         self.done = true;
+        // Whoever else has an answer by now is let in first: one write is enough for all. One who calls alone is not kept waiting.
+        if noted.is_some() && self.house.calls_under_way.load(Ordering::Relaxed) > 1 {
+            tokio::task::yield_now().await;
+        }
     }
+}
+
+/// Nobody's tool has such a name; but anybody can ask for one.
+fn cut(name: &str) -> &str {
+    &name[..name.floor_char_boundary(RECORDED_NAME_BYTES_MAX)]
 }
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.recorder.take_now(self.taken(CallStatus::Cancelled, None));
+            drop(self.house.recorder.take(self.taken(CallStatus::Cancelled, None)));
         }
+        self.house.calls_under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -85,14 +85,9 @@ impl Desk {
     }
 
     /// Writes a call down until what is returned is dropped.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        number: u64,
-        session: &Arc<Session>,
-        stream: &Arc<Outbox>,
-    ) -> Entered {
+    pub(crate) fn enter(&self, number: u64, session: &Arc<Session>, stream: &Arc<Outbox>) -> Entered<'_> {
         self.calls().insert(number, Call { session: session.clone(), stream: stream.clone() });
-        Entered { desk: self.clone(), number }
+        Entered { desk: self, number }
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -228,12 +223,12 @@ impl Ear for Desk {
 
 /// A call that is written down.
 #[derive(Debug)]
-pub(crate) struct Entered {
-    desk: Arc<Desk>,
+pub(crate) struct Entered<'a> {
+    desk: &'a Desk,
     number: u64,
 }
 
-impl Drop for Entered {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.desk.calls().remove(&self.number);
     }

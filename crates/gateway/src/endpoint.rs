@@ -8,6 +8,7 @@
 //!
 //! The door (HTTP, stdio) decides how both reach the client; here it is only decided what they are.
 
+use std::borrow::Cow;
 use std::sync::{Arc, PoisonError};
 
 use cofer_mcp::client::FromClient;
@@ -162,7 +163,7 @@ pub fn receive(
                 session: session.clone(),
                 stream: session.stream(),
                 caller,
-                method: method.into_owned(),
+                method: kept(method),
                 tool: None,
                 params: params.map(ToOwned::to_owned),
                 bare: None,
@@ -170,6 +171,12 @@ pub fn receive(
             Received::Exchange(exchange(request, id.to_owned()))
         }
     }
+}
+
+/// Nearly always the same.
+pub(crate) fn kept(method: Cow<'_, str>) -> Cow<'static, str> {
+    const CALL: &str = "tools/call";
+    if method == CALL { CALL.into() } else { method.into_owned().into() }
 }
 
 fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<&RawValue>) {
@@ -193,7 +200,7 @@ fn hear(project: &Project, session: &Arc<Session>, method: &str, params: Option<
     }
 }
 
-fn exchange(request: Request, id: Box<RawValue>) -> Exchange {
+fn exchange(mut request: Request, id: Box<RawValue>) -> Exchange {
     let stream = request.stream.clone();
     let Some(mut underway) = request.session.begin_call(&id) else {
         let refusal = RpcError::new(INVALID_REQUEST, "a request of this id is under way");
@@ -217,7 +224,7 @@ pub(crate) struct Request {
     pub session: Arc<Session>,
     pub stream: Arc<Outbox>,
     pub caller: Caller,
-    pub method: String,
+    pub method: Cow<'static, str>,
     /// What is called, if somebody has looked already.
     pub tool: Option<ToolAsked>,
     pub params: Option<Box<RawValue>>,
@@ -228,9 +235,16 @@ pub(crate) struct Request {
 pub(crate) type Answer = Result<Reply, RpcError>;
 
 impl Request {
-    pub(crate) async fn answer(mut self) -> Answer {
-        match self.method.as_str() {
+    pub(crate) async fn answer(&mut self) -> Answer {
+        match &*self.method {
             "tools/call" => self.call_tool().await,
+            // Aside: a call would carry the room for all of them with it.
+            _ => Box::pin(self.answer_other()).await,
+        }
+    }
+
+    async fn answer_other(&mut self) -> Answer {
+        match &*self.method {
             "ping" => Ok(Reply::Result(empty_object())),
             "tools/list" => self.list_tools().await,
             "prompts/list" => self.list_prompts().await,
@@ -254,7 +268,7 @@ impl Request {
 
     fn text(&self, path: &[&str]) -> Result<String, RpcError> {
         let text = self.params.as_deref().and_then(|params| raw::text_at(params, path));
-        text.map(std::borrow::Cow::into_owned).ok_or_else(|| missing(path))
+        text.map(Cow::into_owned).ok_or_else(|| missing(path))
     }
 
     fn cursor(&self) -> Result<Option<String>, RpcError> {

@@ -1,10 +1,11 @@
 //! Calls that have ended and are not rows of the database yet, in two files of the data directory.
 //!
-//! Whoever makes a call appends it to one of them, a line of JSON, before the answer goes out. That is a copy into the kernel's memory, and
-//! cheap; it outlives this process, however that ends. Meanwhile rows are made of the other file, which is emptied when all of it is written;
-//! then they change places. What a killed Cofer has left in either is made rows of by the next.
+//! Whoever makes a call has it appended to one of them, a line of JSON, before the answer goes out. That is a copy into the kernel's memory,
+//! and cheap; it outlives this process, however that ends. Meanwhile rows are made of the other file, which is emptied when all of it is
+//! written; then they change places. What a killed Cofer has left in either is made rows of by the next.
 //!
-//! Each line begins with a line break of its own, so that one that was cut off by a full disk spoils nobody else's.
+//! Calls that end together are written together: each puts its line on the sheet, and whoever is the first to need it on disk writes the
+//! whole sheet. Each line begins with a line break of its own, so that one that was cut off by a full disk spoils nobody else's.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -13,20 +14,20 @@ use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cofer_mcp::raw;
 use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
-use serde::ser::SerializeSeq;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 const FILES: [&str; 2] = ["calls.1.jsonl", "calls.2.jsonl"];
-/// Without input and output.
-const LINE_BYTES_USUAL: usize = 384;
+/// What is kept of the room for lines between two writes.
+const SHEET_BYTES_KEPT: usize = 64 << 10;
 const BATCH_LINES_MAX: usize = 1024;
 const BATCH_BYTES_MAX: u64 = 4 << 20;
 const READ_BYTES: usize = 64 << 10;
-/// No line of ours is longer: input and output are cut before, and what is escaped grows at most sixfold.
+/// No line of ours is longer: names, input and output are cut before, and what is escaped grows at most sixfold.
 const LINE_BYTES_MAX: u64 = 2 << 20;
 
 /// One call. In the journal it is an array of these, in this order: their names would cost as much as they do.
@@ -49,24 +50,51 @@ pub(crate) struct Line<'a> {
     pub ended_unix_ms: i64,
 }
 
-impl Serialize for Line<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_seq(None)?;
-        line.serialize_element(&self.id)?;
-        line.serialize_element(&self.project)?;
-        line.serialize_element(&self.run)?;
-        line.serialize_element(&self.step)?;
-        line.serialize_element(&self.tool)?;
-        line.serialize_element(&self.server)?;
-        line.serialize_element(&self.input)?;
-        line.serialize_element(&self.output)?;
-        line.serialize_element(&self.status)?;
-        line.serialize_element(&self.took_ms)?;
-        line.serialize_element(&self.caller)?;
-        line.serialize_element(&self.trace)?;
-        line.serialize_element(&self.ended_unix_ms)?;
-        line.end()
+impl Line<'_> {
+    fn write(&self, to: &mut Vec<u8>) -> serde_json::Result<()> {
+        to.push(b'[');
+        write_value(to, &self.id)?;
+        write_value(to, &self.project)?;
+        write_value(to, &self.run)?;
+        write_value(to, &self.step)?;
+        write_text(to, &self.tool)?;
+        write_text(to, &self.server)?;
+        write_kept(to, self.input.as_ref())?;
+        write_kept(to, self.output.as_ref())?;
+        write_value(to, &self.status)?;
+        write_value(to, &self.took_ms)?;
+        write_text(to, &self.caller)?;
+        write_text(to, &self.trace)?;
+        serde_json::to_writer(&mut *to, &self.ended_unix_ms)?;
+        to.push(b']');
+        Ok(())
     }
+}
+
+fn write_value(to: &mut Vec<u8>, value: &impl Serialize) -> serde_json::Result<()> {
+    serde_json::to_writer(&mut *to, value)?;
+    to.push(b',');
+    Ok(())
+}
+
+/// Mostly plain, and then copied as it is.
+fn write_text(to: &mut Vec<u8>, text: &str) -> serde_json::Result<()> {
+    if !raw::is_plain(text) {
+        return write_value(to, &text);
+    }
+    to.push(b'"');
+    to.extend_from_slice(text.as_bytes());
+    to.extend_from_slice(b"\",");
+    Ok(())
+}
+
+/// As serde would write it, without looking at it.
+fn write_kept(to: &mut Vec<u8>, kept: Option<&Kept<'_>>) -> serde_json::Result<()> {
+    let Some(Kept::Json(json)) = kept else { return write_value(to, &kept) };
+    to.extend_from_slice(br#"{"json":"#);
+    to.extend_from_slice(json.get().as_bytes());
+    to.extend_from_slice(b"},");
+    Ok(())
 }
 
 /// An input or output.
@@ -80,13 +108,6 @@ pub(crate) enum Kept<'a> {
 }
 
 impl Kept<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Json(json) => json.get().len(),
-            Self::Text(text) => text.len(),
-        }
-    }
-
     fn into_text(self) -> String {
         match self {
             Self::Json(json) => json.get().to_owned(),
@@ -118,12 +139,25 @@ impl From<Line<'_>> for ToolCallRecord {
 /// Where calls are appended to.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// Read-locked to append, as the kernel puts what is appended at once into an order of its own; write-locked to be exchanged.
-    file: RwLock<Arc<File>>,
+    /// Held while it is written: who waits for that would have to wait for their own write in any case.
+    pen: Mutex<Pen>,
     bytes: AtomicU64,
     /// As much was on the page when it was last turned to.
     page_bytes: AtomicU64,
 }
+
+#[derive(Debug)]
+struct Pen {
+    file: Arc<File>,
+    /// Lines that are written next, together.
+    sheet: Vec<u8>,
+    /// Which sheet it is.
+    number: u64,
+}
+
+/// The sheet that a line was put on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sheet(u64);
 
 /// The file that rows are made of.
 #[derive(Clone, Debug)]
@@ -149,7 +183,12 @@ impl Journal {
         let (file, other) = (open(FILES[0])?, open(FILES[1])?);
         let bytes = file.metadata()?.len().into();
         let page_bytes = other.metadata()?.len().into();
-        Ok((Self { file: RwLock::new(file.into()), bytes, page_bytes }, Page { file: other.into(), done: 0 }))
+        let pen = Pen { file: file.into(), sheet: Vec::new(), number: 0 };
+        Ok((Self { pen: pen.into(), bytes, page_bytes }, Page { file: other.into(), done: 0 }))
+    }
+
+    fn pen(&self) -> MutexGuard<'_, Pen> {
+        self.pen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How much waits to become rows, besides the page.
@@ -157,22 +196,38 @@ impl Journal {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Says how much there was before it, and how much there is with it.
-    pub(crate) fn append(&self, line: &Line<'_>) -> io::Result<Range<u64>> {
-        let texts: usize = [&line.input, &line.output].into_iter().flatten().map(Kept::len).sum();
-        let mut written = Vec::with_capacity(LINE_BYTES_USUAL + texts);
-        written.push(b'\n');
-        serde_json::to_writer(&mut written, line)?;
-        written.push(b'\n');
-        let length = written.len() as u64;
-        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
-        // In one piece: the rest of one that did not fit would come behind somebody else's.
-        let appended = (&**file).write(&written)?;
-        if appended < written.len() {
-            return Err(io::ErrorKind::StorageFull.into());
+    /// Puts it on the sheet that is written next.
+    pub(crate) fn put(&self, line: &Line<'_>) -> serde_json::Result<Sheet> {
+        let mut pen = self.pen();
+        let before = pen.sheet.len();
+        pen.sheet.push(b'\n');
+        if let Err(error) = line.write(&mut pen.sheet) {
+            pen.sheet.truncate(before);
+            return Err(error);
         }
-        let before = self.bytes.fetch_add(length, Ordering::Relaxed);
-        Ok(before..before + length)
+        pen.sheet.push(b'\n');
+        Ok(Sheet(pen.number))
+    }
+
+    /// Writes this sheet, unless somebody has.
+    pub(crate) fn write(&self, sheet: Sheet) -> Written {
+        let mut pen = self.pen();
+        if sheet.0 != pen.number || pen.sheet.is_empty() {
+            let bytes = self.bytes();
+            return Written { bytes: bytes..bytes, lost: None };
+        }
+        // At once: the rest of one that did not fit would come behind somebody else's.
+        let outcome = (&*pen.file).write(&pen.sheet);
+        let appended = *outcome.as_ref().unwrap_or(&0);
+        let lost = (appended < pen.sheet.len()).then(|| Lost {
+            lines: lines(&pen.sheet) - lines(&pen.sheet[..appended]),
+            why: outcome.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()),
+        });
+        pen.number += 1;
+        pen.sheet.clear();
+        pen.sheet.shrink_to(SHEET_BYTES_KEPT);
+        let before = self.bytes.fetch_add(appended as u64, Ordering::Relaxed);
+        Written { bytes: before..before + appended as u64, lost }
     }
 
     /// How much is in both files.
@@ -183,8 +238,8 @@ impl Journal {
     /// Exchanges the files, once the page's is empty. Says whether there is something on the page then.
     pub(crate) fn turn(&self, page: &mut Page) -> io::Result<bool> {
         if page.bytes()? == 0 && self.bytes() > 0 {
-            let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(&mut *file, &mut page.file);
+            let mut pen = self.pen();
+            std::mem::swap(&mut pen.file, &mut page.file);
             self.bytes.store(0, Ordering::Relaxed);
         }
         let bytes = page.bytes()?;
@@ -199,6 +254,27 @@ impl Journal {
         self.page_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// How many are whole.
+fn lines(sheet: &[u8]) -> u64 {
+    let line_breaks = sheet.split(|byte| *byte == b'\n').count() - 1;
+    line_breaks as u64 / 2
+}
+
+/// What became of a sheet.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// How much there was before it, and how much there is with it.
+    pub bytes: Range<u64>,
+    pub lost: Option<Lost>,
+}
+
+/// Not all of a sheet could be written.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub lines: u64,
+    pub why: io::Error,
 }
 
 impl Page {
@@ -220,6 +296,9 @@ impl Page {
                 break;
             }
             batch.end += read;
+            if read == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
+                batch.end += reader.skip_until(b'\n')? as u64;
+            }
             let line = line.trim_ascii();
             if line.is_empty() {
                 continue;

@@ -41,6 +41,7 @@ mod visitors;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -111,6 +112,13 @@ impl Default for GatewayRules {
     }
 }
 
+/// A client's session, and whose it is.
+#[derive(Debug)]
+pub(crate) struct OpenSession {
+    pub project: Weak<Project>,
+    pub session: Weak<Session>,
+}
+
 /// What all projects share.
 #[derive(Debug)]
 pub(crate) struct House {
@@ -121,9 +129,11 @@ pub(crate) struct House {
     pub call_timeout: Duration,
     pub list_patience: Duration,
     pub instructions: Option<&'static str>,
-    pub no_mask: Arc<Mask>,
+    pub no_mask: Mask,
+    /// Of tools, by whichever door.
+    pub calls_under_way: AtomicUsize,
     /// In which project each session is.
-    pub sessions_open: RwLock<HashMap<String, Weak<Project>>>,
+    pub sessions_open: RwLock<HashMap<String, OpenSession>>,
     /// For what clients hold for us.
     pub sealer: Sealer,
     /// Calls that wait for their clients.
@@ -154,7 +164,8 @@ impl Gateway {
             call_timeout: rules.call_timeout,
             list_patience: rules.list_patience,
             instructions: rules.instructions,
-            no_mask: Arc::default(),
+            no_mask: Mask::default(),
+            calls_under_way: AtomicUsize::new(0),
             sealer: Sealer::new(&rules.state_key),
             lot: Arc::default(),
             sessions_open: RwLock::default(),
@@ -226,12 +237,9 @@ impl Gateway {
 
     /// A client's session, and where it is.
     pub fn session(&self, id: &str) -> Option<(Arc<Project>, Arc<Session>)> {
-        let project = {
-            let open = self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner);
-            open.get(id)?.upgrade()?
-        };
-        let session = project.session(id)?;
-        Some((project, session))
+        let open = self.house.sessions_open.read().unwrap_or_else(PoisonError::into_inner);
+        let OpenSession { project, session } = open.get(id)?;
+        Some((project.upgrade()?, session.upgrade()?))
     }
 
     /// How many clients there are now.
@@ -266,7 +274,7 @@ impl Gateway {
             retry_after: unreached.retry_after,
             ..internal(unreached.reason.to_string())
         });
-        self.house.registry.settled().await;
+        self.found().await;
         refreshed
     }
 
@@ -290,6 +298,11 @@ impl Gateway {
         self.house.recorder.flush().await;
     }
 
+    /// Comes back when all tools that were found, and may have been listed to somebody, are written down.
+    pub async fn found(&self) {
+        self.house.registry.settled().await;
+    }
+
     /// Ends every conversation and every session, and writes down what is still to be.
     pub async fn stop(&self) {
         let projects: Vec<_> = self
@@ -302,8 +315,8 @@ impl Gateway {
         for project in projects.iter().filter_map(|cell| cell.get()) {
             project.close();
         }
-        self.house.registry.settled().await;
-        self.house.recorder.flush().await;
+        self.found().await;
+        self.recorded().await;
     }
 }
 

@@ -10,14 +10,14 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalogue::{Answerer, Catalogue, ListedTool, Route, Warning};
+use crate::catalogue::{Answerer, Catalogue, ListedTool, Warning};
 use crate::desk::Desk;
 use crate::lists::{Item, Items, List};
 use crate::session::{Session, level_name};
 use crate::tasks::Tasks;
 use crate::upstream::{Change, LiveState, Upstream};
 use crate::visitors::Visitors;
-use crate::{House, ServerEntry};
+use crate::{House, OpenSession, ServerEntry};
 
 /// Names that two servers share are told of so often; the list of tools has them all.
 const CLASHES_TOLD_MAX: usize = 10_000;
@@ -282,25 +282,21 @@ impl Project {
         self.catalogue().route(tool).map(|route| route.mirrored.clone()).unwrap_or_default()
     }
 
-    /// Who answers to this name. A name that is not known may be of a server that nobody has asked yet.
-    pub(crate) async fn route(&self, name: &str) -> Option<Route> {
-        if let Some(route) = self.catalogue().route(name) {
-            return Some(route.clone());
+    /// The catalogue that has a tool of this name, if any does. One that is not known may be of a server that nobody has asked yet.
+    pub(crate) async fn catalogue_with(&self, name: &str) -> Arc<Catalogue> {
+        let catalogue = self.catalogue();
+        if catalogue.route(name).is_some() {
+            return catalogue;
         }
-        self.whole_catalogue().await.0.route(name).cloned()
+        Box::pin(self.whole_catalogue()).await.0
     }
 
     pub(crate) fn admit(&self, session: Arc<Session>) {
-        self.house
-            .sessions_open
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(session.id.clone(), self.me.clone());
+        let open = OpenSession { project: self.me.clone(), session: Arc::downgrade(&session) };
+        let mut sessions_open = self.house.sessions_open.write().unwrap_or_else(PoisonError::into_inner);
+        sessions_open.insert(session.id.clone(), open);
+        drop(sessions_open);
         self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id.clone(), session);
-    }
-
-    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
-        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
     /// Ends a client's session and everything that was its own.

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::journal::{Journal, Kept, Line, Page};
+use crate::journal::{Journal, Kept, Line, Lost, Page, Sheet, Written};
 
 /// When nobody has called for so long, there is time for rows.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -125,20 +125,19 @@ impl Recorder {
         Ok(Self(Some(Desk { shared, asks })))
     }
 
-    /// Returns when it is kept, which is at once, unless the journal is full.
-    pub(crate) async fn take(&self, taken: Taken<'_>) {
-        let Some(Desk { shared, .. }) = &self.0 else { return };
-        if shared.is_full() {
-            shared.room_or_not().await;
+    /// Returns when there is room for a record, or none is to be had: at once, unless the journal is full.
+    pub(crate) async fn room(&self) {
+        if let Some(Desk { shared, .. }) = &self.0
+            && shared.is_full()
+        {
+            Box::pin(shared.room_or_not()).await;
         }
-        shared.keep(taken);
     }
 
-    /// From where nothing can be waited for: a caller that left.
-    pub(crate) fn take_now(&self, taken: Taken<'_>) {
-        if let Some(Desk { shared, .. }) = &self.0 {
-            shared.keep(taken);
-        }
+    /// Keeps it, if there is room. It is on disk when what is returned is dropped; calls that end together are written together.
+    pub(crate) fn take(&self, taken: Taken<'_>) -> Option<Noted<'_>> {
+        let shared = &*self.0.as_ref()?.shared;
+        shared.note(taken)
     }
 
     /// How much waits to become rows.
@@ -169,20 +168,49 @@ impl Shared {
         }
     }
 
-    fn keep(&self, taken: Taken<'_>) {
+    fn note(&self, taken: Taken<'_>) -> Option<Noted<'_>> {
         let is_of_run = taken.line.run.is_some();
-        let kept = if self.is_full() {
+        let noted = if self.is_full() {
             Err(io::Error::other("the database has not kept up, and the journal is full"))
         } else {
-            self.journal.append(&taken.fit())
+            self.journal.put(&taken.fit()).map_err(io::Error::from)
         };
-        match kept {
-            Ok(bytes) if is_of_run || bytes.contains(&self.room.rows_at_bytes) => self.hurry.notify_one(),
-            Ok(bytes) if bytes.start == 0 => self.begun.notify_one(),
-            Err(error) if self.lost.fetch_add(1, Ordering::Relaxed) == 0 => {
-                tracing::error!("tool calls cannot be recorded from now on: {error}");
+        match noted {
+            Ok(sheet) => Some(Noted { shared: self, sheet, is_of_run }),
+            Err(why) => {
+                self.lose(1, &why);
+                None
             }
-            Ok(_) | Err(_) => {}
+        }
+    }
+
+    fn lose(&self, calls: u64, why: &io::Error) {
+        if self.lost.fetch_add(calls, Ordering::Relaxed) == 0 {
+            tracing::error!("tool calls cannot be recorded from now on: {why}");
+        }
+    }
+}
+
+/// A call that is to be in the journal before its caller has the answer: it is when this is dropped.
+#[derive(Debug)]
+#[must_use = "it is written when this is dropped"]
+pub(crate) struct Noted<'a> {
+    shared: &'a Shared,
+    sheet: Sheet,
+    is_of_run: bool,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let shared = self.shared;
+        let Written { bytes, lost } = shared.journal.write(self.sheet);
+        if let Some(Lost { lines, why }) = lost {
+            shared.lose(lines, &why);
+        }
+        if self.is_of_run || bytes.contains(&shared.room.rows_at_bytes) {
+            shared.hurry.notify_one();
+        } else if bytes.start == 0 && !bytes.is_empty() {
+            shared.begun.notify_one();
         }
     }
 }

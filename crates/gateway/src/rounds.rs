@@ -34,9 +34,8 @@ pub(crate) struct Clock<'a> {
 impl Clock<'_> {
     pub(crate) async fn wait(
         self,
-        call: impl Future<Output = Result<Reply, CallError>>,
+        mut call: impl Future<Output = Result<Reply, CallError>> + Unpin,
     ) -> Result<Reply, CallError> {
-        let mut call = std::pin::pin!(call);
         let mut deadline = self.deadline;
         loop {
             if let Ok(reply) = timeout_at(deadline, &mut call).await {
@@ -63,7 +62,7 @@ pub(crate) async fn rounds(
     let mut params = server.dressed(params, face, level);
     let mut last = None;
     for _ in 0..ROUNDS_MAX {
-        let reply = clock.wait(server.pump.call_patiently(method, params.clone())).await?;
+        let reply = clock.wait(server.pump.call_patiently(method, params.clone())?).await?;
         if client.is_some_and(|client| client.session.is_standalone()) {
             return Ok(reply);
         }

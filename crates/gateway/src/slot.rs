@@ -189,13 +189,21 @@ impl Slot {
 
     /// The conversation, made if there is none. Waits for an attempt that is under way, not for the next one.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, Unreached> {
-        if let Standing::Connected(connection) = &self.place.borrow().standing
-            && !connection.dialled.pump.has_ended()
-        {
-            connection.note_use();
-            return Ok(connection.clone());
+        match self.open_connection() {
+            Some(connection) => Ok(connection),
+            None => self.wait_for_connection().await,
         }
-        self.wait_for_connection().await
+    }
+
+    /// The conversation, if it is open.
+    pub(crate) fn open_connection(&self) -> Option<Arc<Connection>> {
+        let place = self.place.borrow();
+        let Standing::Connected(connection) = &place.standing else { return None };
+        if connection.dialled.pump.has_ended() {
+            return None;
+        }
+        connection.note_use();
+        Some(connection.clone())
     }
 
     async fn wait_for_connection(&self) -> Result<Arc<Connection>, Unreached> {

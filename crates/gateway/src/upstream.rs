@@ -156,6 +156,14 @@ impl Upstream {
         }
     }
 
+    /// The same, if it is open.
+    pub(crate) fn open_connection(&self, session: Option<&Arc<Session>>) -> Option<Arc<Connection>> {
+        match session.filter(|_| self.is_per_client()) {
+            Some(session) => self.own_slot(session).open_connection(),
+            None => self.shared.open_connection(),
+        }
+    }
+
     fn is_per_client(&self) -> bool {
         self.entry.dial.takes_many()
             && match self.entry.sessions {

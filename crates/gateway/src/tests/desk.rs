@@ -24,7 +24,7 @@ fn says(desk: &Desk, method: &str, params: &str) {
 }
 
 /// A call with this token.
-fn call(desk: &Arc<Desk>, number: u64, session: &Arc<Session>, token: &str) -> (Arc<Outbox>, Entered) {
+fn call<'a>(desk: &'a Desk, number: u64, session: &Arc<Session>, token: &str) -> (Arc<Outbox>, Entered<'a>) {
     let stream = Arc::new(Outbox::new(number));
     stream.set_token(Some(&raw(token)));
     let entered = desk.enter(number, session, &stream);

@@ -9,13 +9,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cofer_model::mask::Mask;
 use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
+use rustix::process::{Resource, Rlimit};
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::journal::Line;
-use crate::record::{Ledger, Recorder, Room, Taken, Unwritten};
+use crate::record::{Ledger, Noted, Recorder, Room, Taken, Unwritten};
 
 /// A database that writes when it is let.
 #[derive(Debug)]
@@ -85,9 +86,13 @@ fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
 }
 
+fn note<'a>(recorder: &'a Recorder, line: Line<'_>) -> Option<Noted<'a>> {
+    recorder.take(Taken { line, input: None, output: None, mask: &Mask::default() })
+}
+
 async fn take(recorder: &Recorder, tool: &str) {
-    let mask = Mask::default();
-    recorder.take(Taken { line: line(tool), input: None, output: None, mask: &mask }).await;
+    recorder.room().await;
+    drop(note(recorder, line(tool)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,10 +102,64 @@ async fn a_flush_returns_when_everything_before_it_is_written() {
     for _ in 0..3000 {
         take(&recorder, "tool").await;
     }
-    let mask = Mask::default();
-    recorder.take_now(Taken { line: line("left"), input: None, output: None, mask: &mask });
     recorder.flush().await;
-    assert_eq!(book.count(), 3001);
+    assert_eq!(book.count(), 3000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_end_together_are_written_together_and_each_before_it_is_answered() {
+    let (dir, book) = (TempDir::new().unwrap(), Book::new(1000, 0));
+    let recorder = opened(&dir, &book);
+    recorder.flush().await;
+    let journal = || std::fs::read_to_string(dir.path().join("calls.1.jsonl")).unwrap();
+    let (one, other) = (note(&recorder, line("one")), note(&recorder, line("other")));
+    assert_eq!(journal(), "", "nobody was answered yet");
+    drop(other);
+    let both = journal();
+    assert!(both.contains("\"one\"") && both.contains("\"other\""), "{both}");
+    let later = note(&recorder, line("later"));
+    drop(one);
+    assert_eq!(journal(), both, "it was written with the other one");
+    drop(later);
+    assert!(journal().len() > both.len());
+    recorder.flush().await;
+    assert_eq!(book.tools(), ["one", "other", "later"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_takes_nothing_holds_nobody_up() {
+    let (dir, book) = (TempDir::new().unwrap(), Book::new(1000, 0));
+    for name in ["calls.1.jsonl", "calls.2.jsonl"] {
+        std::os::unix::fs::symlink("/dev/full", dir.path().join(name)).unwrap();
+    }
+    let full = opened(&dir, &book);
+    let (one, other) = (note(&full, line("one")), note(&full, line("other")));
+    drop((one, other));
+    full.flush().await;
+    assert_eq!((book.count(), full.bytes_waiting()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_takes_a_part_holds_up_nothing_that_comes_later() {
+    let (dir, book) = (TempDir::new().unwrap(), Book::new(1000, 0));
+    let recorder = opened(&dir, &book);
+    recorder.flush().await;
+    // Nobody else in this process writes files meanwhile: each test has one of its own.
+    let limit = |bytes| {
+        let maximum = rustix::process::getrlimit(Resource::Fsize).maximum;
+        rustix::process::setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
+    };
+    let (whole, cut) = (note(&recorder, line("whole")), note(&recorder, line(&"cut".repeat(1000))));
+    limit(Some(1000));
+    drop((whole, cut));
+    limit(None);
+    drop(note(&recorder, line("later")));
+    let began = Instant::now();
+    while book.count() < 2 {
+        sleep(Duration::from_millis(10)).await;
+        assert!(began.elapsed() < Duration::from_secs(30), "nobody was told that there is something");
+    }
+    assert_eq!(book.tools(), ["whole", "later"]);
 }
 
 #[tokio::test]
@@ -113,7 +172,7 @@ async fn what_is_taken_down_becomes_a_row_to_the_letter() {
     let asked = Line { run: Some(run), step: Some(3), ..line("a \"tool\"\n") };
     let (id, project_id) = (asked.id, asked.project);
     let mask = Mask::default();
-    recorder.take(Taken { line: asked, input: Some(&input), output: Some(&output), mask: &mask }).await;
+    drop(recorder.take(Taken { line: asked, input: Some(&input), output: Some(&output), mask: &mask }));
     recorder.flush().await;
     let expected = ToolCallRecord {
         id,
@@ -156,11 +215,8 @@ async fn a_call_of_a_run_does_not_wait_for_a_pause() {
     let (dir, book) = (TempDir::new().unwrap(), Book::new(1000, 0));
     let recorder = opened(&dir, &book);
     recorder.flush().await;
-    let (mask, run) = (Mask::default(), Some(RunId::generate()));
-    let began = Instant::now();
-    recorder
-        .take(Taken { line: Line { run, ..line("of a run") }, input: None, output: None, mask: &mask })
-        .await;
+    let (run, began) = (Some(RunId::generate()), Instant::now());
+    drop(note(&recorder, Line { run, ..line("of a run") }));
     while book.count() == 0 {
         tokio::task::yield_now().await;
     }
@@ -274,7 +330,7 @@ async fn secrets_are_masked_before_what_is_long_is_cut() {
     let long = format!(r#"{{"text":"{}s3cret-value{}"}}"#, "x".repeat((64 << 10) - 15), "y".repeat(1000));
     for text in [r#"{"key":"s3cret-value"}"#, &long] {
         let (text, line) = (raw(text), line("tool"));
-        recorder.take(Taken { line, input: Some(&text), output: Some(&text), mask: &mask }).await;
+        drop(recorder.take(Taken { line, input: Some(&text), output: Some(&text), mask: &mask }));
     }
     let journal = std::fs::read_to_string(dir.path().join("calls.1.jsonl")).unwrap();
     assert!(journal.contains("[masked]") && !journal.contains("s3cr"), "a secret is on the disk");
