@@ -66,7 +66,10 @@ pub(crate) async fn ensure(store: &Store, data_dir: &DataDir, now: Moment) -> Re
         return Ok(store.set_admin_token(admin(), &token, now).await?);
     }
     if let Some(token) = left_before
-        && store.token_by_hash(&TokenHash::of(&token)).await?.is_none_or(|token| token.is_expired(now))
+        && store
+            .token_by_hash(&TokenHash::of(token.expose_secret()))
+            .await?
+            .is_none_or(|token| token.is_expired(now))
         && data_dir.remove_admin_token()?
     {
         tracing::info!("removed admin.token: the token in it was revoked");

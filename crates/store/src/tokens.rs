@@ -28,8 +28,8 @@ const ADMIN_TOKEN: TokenId = TokenId(Uuid::from_u128(1));
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    pub fn of(token: &SecretString) -> Self {
-        Self(Sha256::digest(token.expose_secret().as_bytes()).into())
+    pub fn of(clear: &str) -> Self {
+        Self(Sha256::digest(clear.as_bytes()).into())
     }
 
     fn lookup(&self) -> i64 {
@@ -150,7 +150,7 @@ impl Store {
         const SAME: &str = "DELETE FROM kb.tokens WHERE lookup = $1 AND hash = $2 AND id <> $3";
         self.insert_token(ADMIN_TOKEN, new, clear, now).await?;
         // One token, one row: else revoking one would leave the other.
-        let hash = TokenHash::of(clear);
+        let hash = TokenHash::of(clear.expose_secret());
         let same = rows_changed_on_each!(
             self,
             sqlx::query(SAME).bind(hash.lookup()).bind(&hash.0[..]).bind(Stored(ADMIN_TOKEN.0))
@@ -172,7 +172,7 @@ impl Store {
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
              ON CONFLICT (id) DO UPDATE SET name = excluded.name, scopes = excluded.scopes, lookup = excluded.lookup, \
              hash = excluded.hash, created_at = excluded.created_at, expires_at = NULL, last_used_at = NULL";
-        let hash = TokenHash::of(clear);
+        let hash = TokenHash::of(clear.expose_secret());
         let (project_id, project) = new.project.unzip();
         rows_changed_on_each!(
             self,

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use cofer_model::mask::is_of_our_making;
 use cofer_model::{Kind, Moment, Project, ProjectId, ProjectName, Reference, Scope, Token, TokenId};
 use cofer_oauth::Issuer;
@@ -101,7 +101,7 @@ impl Caller {
 
     /// Who this is, for the record.
     pub fn name(&self) -> String {
-        self.subject.as_deref().map_or_else(|| self.token.name.to_string(), ToOwned::to_owned)
+        self.subject.as_deref().unwrap_or(self.token.name.as_str()).to_owned()
     }
 
     /// Whose sessions these are.
@@ -111,6 +111,20 @@ impl Caller {
 
     pub fn has(&self, scope: Scope) -> bool {
         self.token.scopes.contains(&scope)
+    }
+}
+
+/// What a request says of who sent it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking<'a> {
+    pub headers: &'a HeaderMap,
+    pub uri: &'a Uri,
+    pub peer: Option<Peer>,
+}
+
+impl<'a> Asking<'a> {
+    fn of(parts: &'a Parts) -> Self {
+        Self { headers: &parts.headers, uri: &parts.uri, peer: parts.extensions.get().copied() }
     }
 }
 
@@ -125,7 +139,13 @@ macro_rules! scoped_caller {
             type Rejection = ApiError;
 
             async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-                let caller = Caller::from_request_parts(parts, app).await?;
+                Self::admitted(&Asking::of(parts), app).await
+            }
+        }
+
+        impl $name {
+            pub(crate) async fn admitted(asking: &Asking<'_>, app: &App) -> Result<Self, ApiError> {
+                let caller = Caller::admitted(asking, app).await?;
                 if caller.has($scope) { Ok(Self(caller)) } else { Err(ApiError::missing_scope($scope)) }
             }
         }
@@ -163,25 +183,31 @@ impl FromRequestParts<App> for McpUser {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        address::check(&parts.headers, &parts.uri, &app.settings)?;
+        Self::admitted(&Asking::of(parts), app).await
+    }
+}
+
+impl McpUser {
+    pub(crate) async fn admitted(asking: &Asking<'_>, app: &App) -> Result<Self, ApiError> {
+        address::check(asking.headers, asking.uri, &app.settings)?;
         match app.settings.gateway.mcp_auth {
             McpAuth::None => Ok(Self::Anybody),
-            McpAuth::Token => by_token(parts, app).await.map(Self::Token),
+            McpAuth::Token => by_token(asking, app).await.map(Self::Token),
         }
     }
 }
 
 /// A token of our own, or one of the issuer whom we trust.
-async fn by_token(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
+async fn by_token(asking: &Asking<'_>, app: &App) -> Result<Caller, ApiError> {
     let Some(issued) = &app.issued else {
-        return ToolUser::from_request_parts(parts, app).await.map(|ToolUser(caller)| caller);
+        return ToolUser::admitted(asking, app).await.map(|ToolUser(caller)| caller);
     };
-    let path = parts.uri.path().to_owned();
-    let token = bearer(&parts.headers).filter(|token| token.len() <= issued::TOKEN_BYTES_MAX);
+    let path = asking.uri.path().to_owned();
+    let token = bearer(asking.headers).filter(|token| token.len() <= issued::TOKEN_BYTES_MAX);
     let error = token.map(|_| "invalid_token");
     let caller = match token.filter(|token| Issuer::may_have_made(token)) {
-        Some(token) => issued.admit(token, &path).await?,
-        None => Caller::from_request_parts(parts, app).await.map_err(|refusal| match refusal.kind {
+        Some(token) => Box::pin(issued.admit(token, &path)).await?,
+        None => Caller::admitted(asking, app).await.map_err(|refusal| match refusal.kind {
             Kind::Unauthorized => issued.explained(refusal, &path, error),
             _ => refusal,
         })?,
@@ -196,11 +222,14 @@ impl FromRequestParts<App> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let peer = parts
-            .extensions
-            .get::<Peer>()
-            .map(|peer| peer.address(&parts.headers, app.settings.behind_proxy));
-        app.doorkeeper.admit(&parts.headers, peer).await
+        Self::admitted(&Asking::of(parts), app).await
+    }
+}
+
+impl Caller {
+    async fn admitted(asking: &Asking<'_>, app: &App) -> Result<Self, ApiError> {
+        let peer = asking.peer.map(|peer| peer.address(asking.headers, app.settings.behind_proxy));
+        app.doorkeeper.admit(asking.headers, peer).await
     }
 }
 
@@ -214,29 +243,32 @@ impl Doorkeeper {
             metrics::auth_failed("missing");
             return Err(unauthorized("a token is needed: send `Authorization: Bearer TOKEN`"));
         };
-        let hash = TokenHash::of(&presented);
-        let token = match self.verified.get(&hash, Instant::now()) {
-            Some(token) => token,
-            None => self.verify(&presented, hash, peer).await?,
-        };
+        let hash = TokenHash::of(presented);
         let now = Moment::now();
+        let (token, is_noted) = match self.verified.get(&hash, Instant::now(), now) {
+            Some(known) => known,
+            // Aside: most requests need no room for it.
+            None => (Box::pin(self.verify(presented, hash, peer)).await?, false),
+        };
         if token.is_expired(now) {
             metrics::auth_failed("expired");
             return Err(unauthorized("this token has expired; ask for a new one"));
         }
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner).insert(token.id, now);
+        if !is_noted {
+            self.uses.lock().unwrap_or_else(PoisonError::into_inner).insert(token.id, now);
+        }
         Ok(Caller { token, subject: None })
     }
 
     async fn verify(
         &self,
-        presented: &SecretString,
+        presented: &str,
         hash: TokenHash,
         peer: Option<IpAddr>,
     ) -> Result<Arc<Token>, ApiError> {
         let wait = peer.and_then(|peer| self.throttle().refuses(peer, Instant::now()));
         let was_good = self.verified.knew(&hash);
-        let may_be_right = was_good || is_of_our_making(presented.expose_secret());
+        let may_be_right = was_good || is_of_our_making(presented);
         if let Some(wait) = wait.filter(|_| !may_be_right) {
             return Err(throttled(wait));
         }
@@ -257,7 +289,7 @@ impl Doorkeeper {
 
     /// Told at start: the token that the operator chose is no guess.
     pub fn knows(&self, token: &SecretString) {
-        self.verified.know(TokenHash::of(token));
+        self.verified.know(TokenHash::of(token.expose_secret()));
     }
 
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
@@ -295,9 +327,9 @@ impl Doorkeeper {
     }
 }
 
-fn presented(headers: &HeaderMap) -> Option<SecretString> {
+fn presented(headers: &HeaderMap) -> Option<&str> {
     let token = bearer(headers).or_else(|| headers.get(API_KEY)?.to_str().ok())?;
-    (1..=TOKEN_BYTES_MAX).contains(&token.len()).then(|| SecretString::from(token))
+    (1..=TOKEN_BYTES_MAX).contains(&token.len()).then_some(token)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -4,10 +4,11 @@
 //! it. That a token was good once is remembered beyond that (`knew`): it says nothing of now, only that it is no guess. The short life of an entry bounds how long another Cofer on the same database takes to notice a revocation.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use cofer_model::Token;
+use cofer_model::{Moment, Token};
 use cofer_store::TokenHash;
 
 const LIFE: Duration = Duration::from_secs(5);
@@ -19,8 +20,16 @@ pub(super) struct Verified(RwLock<Remembered>);
 #[derive(Debug, Default)]
 struct Remembered {
     generation: u64,
-    tokens: HashMap<TokenHash, (Arc<Token>, Instant)>,
+    tokens: HashMap<TokenHash, Entry>,
     known: HashSet<TokenHash>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: Arc<Token>,
+    until: Instant,
+    /// The second in which its use was last noted: once in each will do.
+    noted_unix: AtomicI64,
 }
 
 /// Proof of when a question was asked.
@@ -28,10 +37,16 @@ struct Remembered {
 pub(super) struct Asked(u64);
 
 impl Verified {
-    pub(super) fn get(&self, hash: &TokenHash, now: Instant) -> Option<Arc<Token>> {
+    /// And whether this use of it is noted already.
+    pub(super) fn get(&self, hash: &TokenHash, now: Instant, moment: Moment) -> Option<(Arc<Token>, bool)> {
         let remembered = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let (token, until) = remembered.tokens.get(hash)?;
-        (now < *until).then(|| token.clone())
+        let Entry { token, until, noted_unix } = remembered.tokens.get(hash)?;
+        let second = moment.unix_ms() / 1000;
+        let is_noted = noted_unix.load(Ordering::Relaxed) == second;
+        if !is_noted {
+            noted_unix.store(second, Ordering::Relaxed);
+        }
+        (now < *until).then(|| (token.clone(), is_noted))
     }
 
     /// To be called before the store is asked.
@@ -58,10 +73,10 @@ impl Verified {
             return;
         }
         if remembered.tokens.len() >= TOKENS_MAX {
-            remembered.tokens.retain(|_, (_, until)| *until > now);
+            remembered.tokens.retain(|_, entry| entry.until > now);
         }
         if remembered.tokens.len() < TOKENS_MAX {
-            remembered.tokens.insert(hash, (token, now + LIFE));
+            remembered.tokens.insert(hash, Entry { token, until: now + LIFE, noted_unix: 0.into() });
         }
     }
 
@@ -75,7 +90,7 @@ impl Verified {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cofer_model::{Moment, Scopes, TokenId};
+    use cofer_model::{Scopes, TokenId};
 
     fn token() -> (TokenHash, Arc<Token>) {
         let token = Token {
@@ -88,15 +103,15 @@ mod tests {
             expires_at: None,
             last_used_at: None,
         };
-        (TokenHash::of(&token.id.to_string().into()), Arc::new(token))
+        (TokenHash::of(&token.id.to_string()), Arc::new(token))
     }
 
     #[test]
     fn a_token_is_remembered_for_a_while_only() {
         let (verified, (hash, token), now) = (Verified::default(), token(), Instant::now());
         verified.remember(verified.ask(), hash, token, now);
-        assert!(verified.get(&hash, now).is_some());
-        assert!(verified.get(&hash, now + LIFE).is_none());
+        assert!(verified.get(&hash, now, Moment::now()).is_some());
+        assert!(verified.get(&hash, now + LIFE, Moment::now()).is_none());
     }
 
     #[test]
@@ -104,7 +119,7 @@ mod tests {
         let (verified, (hash, token), now) = (Verified::default(), token(), Instant::now());
         verified.remember(verified.ask(), hash, token, now);
         verified.forget();
-        assert!(verified.knew(&hash) && verified.get(&hash, now).is_none());
+        assert!(verified.knew(&hash) && verified.get(&hash, now, Moment::now()).is_none());
     }
 
     #[test]
@@ -113,7 +128,7 @@ mod tests {
         let asked = verified.ask();
         verified.forget();
         verified.remember(asked, hash, token, now);
-        assert!(verified.get(&hash, now).is_none());
+        assert!(verified.get(&hash, now, Moment::now()).is_none());
     }
 
     #[test]

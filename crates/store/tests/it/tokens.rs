@@ -36,10 +36,13 @@ async fn make(bed: &Bed, name: &str, project: Option<&Project>) -> (Token, Secre
 async fn a_token_is_found_by_its_hash_and_by_nothing_else(bed: Bed) {
     let project = bed.project("web").await;
     let (token, clear) = make(&bed, "ci", Some(&project)).await;
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), Some(token.clone()));
+    assert_eq!(
+        bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap(),
+        Some(token.clone())
+    );
     assert_eq!(token.project, Some(project.name));
     let other = SecretString::from(format!("{}x", clear.expose_secret()));
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&other)).await.unwrap(), None);
+    assert_eq!(bed.store.token_by_hash(&TokenHash::of(other.expose_secret())).await.unwrap(), None);
 }
 
 async fn the_clear_token_is_nowhere_in_the_database(bed: Bed) {
@@ -53,9 +56,12 @@ async fn a_token_that_shares_the_lookup_part_is_told_apart(bed: Bed) {
     let (first, clear) = make(&bed, "first", None).await;
     let (second, _) = make(&bed, "second", None).await;
     crate::schema::give_all_tokens_the_lookup_of_the_first(&bed).await;
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap().unwrap().id, first.id);
+    assert_eq!(
+        bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap().unwrap().id,
+        first.id
+    );
     assert_eq!(bed.store.revoke_token(first.id).await.unwrap(), Revocation::Done);
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), None);
+    assert_eq!(bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap(), None);
     assert_eq!(bed.store.revoke_token(second.id).await.unwrap(), Revocation::Done);
 }
 
@@ -63,14 +69,14 @@ async fn revoking_a_token_ends_it(bed: Bed) {
     let (token, clear) = make(&bed, "ci", None).await;
     assert_eq!(bed.store.revoke_token(token.id).await.unwrap(), Revocation::Done);
     assert_eq!(bed.store.revoke_token(token.id).await.unwrap(), Revocation::NotThere);
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), None);
+    assert_eq!(bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap(), None);
 }
 
 async fn tokens_of_a_project_go_with_it(bed: Bed) {
     let project = bed.project("web").await;
     let (_, clear) = make(&bed, "ci", Some(&project)).await;
     bed.store.delete_project(project.id).await.unwrap();
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap(), None);
+    assert_eq!(bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap(), None);
 }
 
 async fn a_list_can_be_confined_to_one_project(bed: Bed) {
@@ -90,7 +96,7 @@ async fn the_latest_use_is_kept_and_never_goes_back(bed: Bed) {
     for at in [early, late, early] {
         bed.store.note_token_uses(&BTreeMap::from([(token.id, at)])).await.unwrap();
     }
-    let found = bed.store.token_by_hash(&TokenHash::of(&clear)).await.unwrap().unwrap();
+    let found = bed.store.token_by_hash(&TokenHash::of(clear.expose_secret())).await.unwrap().unwrap();
     assert_eq!(found.last_used_at, Some(late));
 }
 
@@ -99,8 +105,8 @@ async fn the_admin_token_is_replaced_in_place(bed: Bed) {
     for clear in [&first, &given] {
         bed.store.set_admin_token(new("admin", None), clear, Moment::now()).await.unwrap();
     }
-    assert_eq!(bed.store.token_by_hash(&TokenHash::of(&first)).await.unwrap(), None);
-    assert!(bed.store.token_by_hash(&TokenHash::of(&given)).await.unwrap().is_some());
+    assert_eq!(bed.store.token_by_hash(&TokenHash::of(first.expose_secret())).await.unwrap(), None);
+    assert!(bed.store.token_by_hash(&TokenHash::of(given.expose_secret())).await.unwrap().is_some());
     assert_eq!(bed.store.tokens(None).await.unwrap().len(), 1);
 }
 
