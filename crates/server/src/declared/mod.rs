@@ -10,11 +10,14 @@
 //!                  └──────────────► Declared ◄──────────────────────┘
 //! ```
 //!
+//! In our own form a server may also be one that Cofer is to run (`hosted`): its fields are a registration's, and are passed on unread.
+//!
 //! What belongs to another program and means nothing here is told as a warning, never an error: files of others have fields of
 //! others. In our own form the same is an error, since nobody else can have meant it.
 
 mod document;
 mod entry;
+mod hosted;
 mod package;
 mod variables;
 
@@ -62,6 +65,8 @@ pub enum Form {
 pub struct Declared {
     pub form: Form,
     pub servers: Vec<DeclaredServer>,
+    /// Servers that Cofer is to run; only our own form has them.
+    pub hosted: Vec<DeclaredHosted>,
     /// Manifests, as they stand in the file.
     pub products: Vec<Value>,
     pub project: ProjectSettings,
@@ -69,6 +74,16 @@ pub struct Declared {
     pub warnings: Vec<String>,
     /// The secrets that it names, with what the file says about them.
     pub secrets: BTreeMap<SecretName, Option<String>>,
+}
+
+/// One server that Cofer is to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeclaredHosted {
+    pub name: ServerName,
+    /// What its image is made for, where the file names none: the request for it.
+    pub package: Option<Value>,
+    /// As it is registered, but for the image of a package. Its rules are the registry's.
+    pub registration: Value,
 }
 
 /// Settings of the project; what is `None` stays.
@@ -174,9 +189,9 @@ pub fn ours(text: &str) -> Result<Declared, DeclaredError> {
         return Err(DeclaredError::new(other.clone(), message));
     }
     let mut notes = Notes::default();
-    let servers = document
-        .get("servers")
-        .map_or(Ok(Vec::new()), |servers| entry::all("servers", servers, &mut notes))?;
+    let (hosted, elsewhere) = hosted::taken_out(document.get("servers").cloned().unwrap_or_default())?;
+    let servers = entry::all("servers", &elsewhere, &mut notes)?;
+    hosted::check_names(&hosted, &servers)?;
     let products = match document.get("products") {
         None => Vec::new(),
         Some(Value::Array(products)) => products.clone(),
@@ -192,9 +207,10 @@ pub fn ours(text: &str) -> Result<Declared, DeclaredError> {
         return Err(DeclaredError::new("servers", warning.clone()));
     }
     let project = document.get("project").map_or(Ok(ProjectSettings::default()), project_settings)?;
-    let mut declared = Declared { products, project, ..finish(Form::Cofer, servers, notes)? };
-    let named = template::names(of_products.iter().flat_map(|server| server.config.texts()));
-    declared.secrets.extend(named.into_iter().map(|name| (name, None)));
+    let of_products = template::names(of_products.iter().flat_map(|server| server.config.texts()));
+    let of_hosted = template::names(hosted.iter().flat_map(DeclaredHosted::values));
+    let mut declared = Declared { hosted, products, project, ..finish(Form::Cofer, servers, notes)? };
+    declared.secrets.extend(of_products.into_iter().chain(of_hosted).map(|name| (name, None)));
     Ok(declared)
 }
 
@@ -293,6 +309,7 @@ fn finish(form: Form, servers: Vec<DeclaredServer>, notes: Notes) -> Result<Decl
     Ok(Declared {
         form,
         servers,
+        hosted: Vec::new(),
         products: Vec::new(),
         project: ProjectSettings::default(),
         warnings: notes.into_warnings(),

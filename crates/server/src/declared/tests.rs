@@ -258,7 +258,10 @@ fn in_our_own_form_everything_must_be_understood() {
     for (file, field) in [
         ("[server.a]\ncommand = 'x'", "server"),
         ("[servers.a]\ncommand = 'x'\nalwaysAllow = []", "servers"),
-        ("[servers.a]\nimage = 'x'\ncommand = 'y'", "servers"),
+        ("[servers.a]\nimage = 'x'\ncommand = 'y'", "servers.a.command"),
+        ("[servers.a]\nimage = 'x'\nnpx = 'y'", "servers.a.npx"),
+        ("[servers.a]\nimage = 'x'\nproject = 'y'", "servers.a.project"),
+        ("[servers.'a b']\nuvx = 'x'", "servers.a b"),
         ("[servers.'a b']\ncommand = 'x'", "servers"),
         ("[servers.a]\ncommand = 'x'\nsession = 'often'", "servers.a.session"),
         ("[project]\nnamespacing = 'sometimes'", "project.namespacing"),
@@ -271,4 +274,24 @@ fn in_our_own_form_everything_must_be_understood() {
     ] {
         assert_eq!(ours(file).unwrap_err().field, field, "{file}");
     }
+}
+
+#[test]
+fn a_server_with_an_image_or_a_package_is_one_that_is_run_here() {
+    let file = "[servers.elsewhere]\ncommand = 'x'\n[servers.notes]\nimage = 'notes:1'\nenvironment = { KEY = '${NOTES_KEY}' }\n\
+        [servers.time]\nuvx = 'mcp-server-time'\nbase = 'python:3'\nprovider = 'docker'\nmax_in_flight = 4";
+    let declared = ours(file).unwrap();
+    assert_eq!(declared.servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["elsewhere"]);
+    let [notes, time] = declared.hosted.as_slice() else { panic!("{:?}", declared.hosted) };
+    assert_eq!(notes.package, None);
+    assert_eq!(
+        notes.registration,
+        json!({"name": "notes", "image": "notes:1", "environment": {"KEY": "${NOTES_KEY}"}})
+    );
+    assert_eq!(
+        time.package,
+        Some(json!({"uvx": "mcp-server-time", "base": "python:3", "provider": "docker"}))
+    );
+    assert_eq!(time.registration, json!({"name": "time", "provider": "docker", "max_in_flight": 4}));
+    assert_eq!(declared.secrets.keys().map(SecretName::as_str).collect::<Vec<_>>(), ["NOTES_KEY"]);
 }

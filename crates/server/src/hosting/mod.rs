@@ -16,6 +16,7 @@
 mod figures;
 mod fleet;
 mod images;
+mod making;
 mod planner;
 mod reconcile;
 mod record;
@@ -48,6 +49,7 @@ use crate::settings::HostingSettings;
 pub(crate) use fleet::Entry;
 use fleet::{Fleet, Told};
 pub(crate) use images::{BuildImage, BuiltImage};
+pub(crate) use making::{Making, Outcome};
 use planner::PlanningOffice;
 use record::History;
 pub use request::{Change, Registration};
@@ -171,9 +173,18 @@ impl Hosting {
 
     /// Another configuration, in a new sandbox. An image or a provider that cannot be had leaves everything as it was.
     pub(crate) async fn change(self: &Arc<Self>, entry: &Entry, change: Change) -> Result<Truth, ApiError> {
-        let old = entry.planner.blueprint();
         let places_anew = change.places_anew();
-        let config = change.apply(&old.config)?;
+        let config = change.apply(&entry.planner.blueprint().config)?;
+        self.reconfigure(entry, config, places_anew).await
+    }
+
+    async fn reconfigure(
+        self: &Arc<Self>,
+        entry: &Entry,
+        config: HostedConfig,
+        places_anew: bool,
+    ) -> Result<Truth, ApiError> {
+        let old = entry.planner.blueprint();
         self.check_secrets(entry.planner.project_id, &config).await?;
         let placed = if places_anew { config.provider } else { old.placed };
         if places_anew || config.image != old.config.image {

@@ -135,7 +135,7 @@ fn hosting(app: &App) -> OpenApiRouter<App> {
     let servers = || {
         OpenApiRouter::new()
             .routes(routes!(hosted::list, hosted::register))
-            .routes(routes!(hosted::show, hosted::change, hosted::remove))
+            .routes(routes!(hosted::show, hosted::make_so, hosted::change, hosted::remove))
             .routes(routes!(hosted::restart))
             .routes(routes!(hosted::stop))
             .routes(routes!(hosted::start))

@@ -6,14 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use cofer_model::{HostedEvent, ProjectId, Reference, Wanted};
+use cofer_model::{HostedConfig, HostedEvent, Project, ProjectId, Reference, ServerName, Wanted};
 use cofer_store::RecordedEvent;
 use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::app::App;
 use crate::auth::{Caller, Reader, Writer};
-use crate::hosting::{Change, Entry, Registration, ServerStatus};
+use crate::hosting::{Change, Entry, Making, Outcome, Registration, ServerStatus};
 use crate::http::ApiError;
 use crate::http::error::Envelope;
 use crate::http::extract::{Body, Path, Query};
@@ -91,14 +91,64 @@ pub async fn register(
     Writer(caller): Writer,
     Body(registration): Body<Registration>,
 ) -> Result<(StatusCode, Json<ServerStatus>), ApiError> {
+    let (project, name, config) = decided(&app, &caller, registration).await?;
+    let entry = app.hosting.register(&project, name, config).await?;
+    app.registry_changed(project.id).await;
+    Ok((StatusCode::CREATED, status_of(&app, entry).await))
+}
+
+/// Where it is to be, what it is called, and what it is, with everything decided that was left open.
+async fn decided(
+    app: &App,
+    caller: &Caller,
+    registration: Registration,
+) -> Result<(Project, ServerName, HostedConfig), ApiError> {
     let named = registration.project.clone().or_else(|| Some(Reference::Id(caller.confined_to()?.0)));
     let default = || Reference::Name(cofer_model::project::DEFAULT_PROJECT.to_owned());
     let project = caller.project(&app.store, &named.unwrap_or_else(default)).await?;
     let name = registration.name.clone();
     let config = registration.decide(app.hosting.settings().default_network)?;
-    let entry = app.hosting.register(&project, name, config).await?;
-    app.registry_changed(project.id).await;
-    Ok((StatusCode::CREATED, status_of(&app, entry).await))
+    Ok((project, name, config))
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct MakingSo {
+    /// Tells what would be done, and does nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Makes a server what is said here, whatever it was: registers it, changes it, or does nothing where it is so already.
+#[utoipa::path(put, path = "/{server}", tag = "hosted servers", security(("bearer" = ["admin:write"])),
+    params(("server" = String, Path, description = "Its name, as in the body"), MakingSo), request_body = Registration,
+    responses((status = 200, body = Outcome), (status = 201, body = Outcome), (status = "default", body = Envelope)))]
+pub async fn make_so(
+    State(app): State<App>,
+    Writer(caller): Writer,
+    Path(path_name): Path<String>,
+    Query(MakingSo { dry_run }): Query<MakingSo>,
+    Body(registration): Body<Registration>,
+) -> Result<(StatusCode, Json<Outcome>), ApiError> {
+    let (project, name, config) = decided(&app, &caller, registration).await?;
+    if path_name != name.as_str() {
+        return Err(ApiError::invalid("name", "the body names another server than the path"));
+    }
+    let project_id = project.id;
+    let making = Making::find(&app.hosting, project, name, config);
+    let ((action, fields), before) = (making.told(), making.entry());
+    let is_new = before.is_none() && !dry_run;
+    let entry = if dry_run { before } else { Some(making.make(&app.hosting).await?) };
+    if is_new {
+        app.registry_changed(project_id).await;
+    }
+    let server = match entry {
+        Some(entry) => Some(status_of(&app, entry).await.0),
+        None => None,
+    };
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Outcome { action, fields, server })))
 }
 
 /// One server.

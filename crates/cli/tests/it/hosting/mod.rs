@@ -3,6 +3,7 @@
 //! A test is an `async fn(Host)`; [`on_each_provider!`] makes one of each for every provider. A `Host` is a running Cofer with the
 //! engines of the bed; what it leaves in them fails the test.
 
+mod applied;
 mod changes;
 mod command_line;
 mod examples;

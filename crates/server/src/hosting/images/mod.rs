@@ -31,6 +31,9 @@ pub struct BuildImage {
     /// Instead of the configured base image.
     base: Option<String>,
     provider: Option<ProviderName>,
+    /// Tells what it would be called, and builds nothing.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Serialize, utoipa::ToSchema)]
@@ -68,8 +71,10 @@ impl Hosting {
             .providers()
             .pick(request.provider, settings.default_provider, settings.require_sandbox)
             .await?;
-        let built = picked.provider.build_image(&recipe, Arc::new(|_| {})).await;
-        built.map_err(|error| base_hint(error, &base, setting))?;
+        if !request.dry_run {
+            let built = picked.provider.build_image(&recipe, Arc::new(|_| {})).await;
+            built.map_err(|error| base_hint(error, &base, setting))?;
+        }
         Ok(BuiltImage { image: recipe.image, base, provider: picked.provider.name() })
     }
 }
@@ -105,6 +110,8 @@ fn recipe(ecosystem: Ecosystem, package: &str, base: &str) -> ImageRecipe {
                 "--fetch-timeout=30000",
                 "--fetch-retries=5",
                 "--fetch-retry-mintimeout=1000",
+                // Each answer and each attempt is a line, so that slow is told from stuck.
+                "--loglevel=http",
                 package
             ]),
             json!(["node", "/opt/mcp/link", name]),

@@ -1,6 +1,8 @@
 //! `cofer import` and `cofer apply`: servers out of a file. The difference to what is there is found first, shown, and only then
 //! made so; where there is none, nothing is done.
 
+mod hosted;
+
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use super::external::{missing_secrets, note, project_of};
 use super::object;
 use crate::client::{Client, Patience, Target};
 use crate::exit::Failure;
-use crate::output::{Format, harmless, print_line};
+use crate::output::{Format, harmless, print_line, with_progress};
 
 /// Register the servers of another program's file
 #[derive(Debug, Args)]
@@ -46,7 +48,7 @@ pub struct Apply {
     /// Show the difference, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Remove external servers and products that the file does not have
+    /// Remove servers and products that the file does not have; volumes of hosted servers stay
     #[arg(long)]
     prune: bool,
     /// The project [default: the token's, else `default`]
@@ -78,6 +80,7 @@ impl Apply {
         let project = project_of(&client, self.project.as_deref()).await?;
         let there = There::look(&client, &project).await?;
         let mut plan = there.plan(&declared)?;
+        plan.steps.extend(hosted::steps(&client, &project, &there, &declared).await?);
         if self.prune {
             plan.steps.extend(there.surplus(&declared));
         }
@@ -167,19 +170,15 @@ impl There {
 
     fn server(&self, server: &DeclaredServer) -> Result<Option<Step>, Failure> {
         let name = server.name.as_str();
-        let taken = |by: &str| {
-            Failure::new(
-                Kind::Conflict,
-                format!("there is a server `{name}` already, {by}; give this one another name"),
-            )
-        };
         if self.hosted.contains(name) {
-            return Err(taken("which Cofer hosts"));
+            return Err(taken(name, "which Cofer hosts"));
         }
         let there = self.servers.iter().find(|there| there["name"] == name);
         let deed = match there {
             None => Deed::Add { from: describe(server) },
-            Some(there) if !there["product_id"].is_null() => return Err(taken("which belongs to a product")),
+            Some(there) if !there["product_id"].is_null() => {
+                return Err(taken(name, "which belongs to a product"));
+            }
             Some(there) => Deed::Change { fields: differing(there, &shown(server)) },
         };
         let unchanged = matches!(&deed, Deed::Change { fields } if fields.is_empty());
@@ -224,7 +223,7 @@ impl There {
         changed.chain(gone.map(ToOwned::to_owned)).collect()
     }
 
-    /// External servers and products that the file does not have.
+    /// Servers and products that the file does not have.
     fn surplus(&self, declared: &Declared) -> Vec<Step> {
         let remove = |what: What, name: &str| Step {
             what,
@@ -239,9 +238,18 @@ impl There {
         let products = self.products.iter().filter_map(|product| product["name"].as_str());
         let products =
             products.filter(|name| !declared.products.iter().any(|product| product["name"] == *name));
+        let hosted = self.hosted.iter().map(String::as_str);
+        let hosted =
+            hosted.filter(|name| !declared.hosted.iter().any(|server| server.name.as_str() == *name));
         let servers = servers.map(|name| remove(What::Server, name));
-        servers.chain(products.map(|name| remove(What::Product, name))).collect()
+        let hosted = hosted.map(|name| remove(What::Hosted, name));
+        servers.chain(hosted).chain(products.map(|name| remove(What::Product, name))).collect()
     }
+}
+
+fn taken(name: &str, by: &str) -> Failure {
+    let message = format!("there is a server `{name}` already, {by}; give this one another name");
+    Failure::new(Kind::Conflict, message)
 }
 
 /// As reads show it, with passwords masked: those are not compared.
@@ -305,6 +313,10 @@ enum Mode {
 enum What {
     Project,
     Server,
+    /// One that Cofer runs.
+    Hosted,
+    /// For a package, which a server is run from.
+    Image,
     Product,
 }
 
@@ -312,7 +324,8 @@ impl What {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Project => "project",
-            Self::Server => "server",
+            Self::Server | Self::Hosted => "server",
+            Self::Image => "image",
             Self::Product => "product",
         }
     }
@@ -363,11 +376,24 @@ impl Step {
             (What::Server, Deed::Remove) => {
                 (Method::DELETE, &["projects", project, "mcp-servers", &self.name])
             }
+            (What::Image, _) => (Method::POST, &["mcp", "images"]),
+            (What::Hosted, Deed::Remove) => (Method::DELETE, &["mcp", "hosted", &self.name]),
+            (What::Hosted, _) => (Method::PUT, &["mcp", "hosted", &self.name]),
             (What::Product, Deed::Remove) => (Method::DELETE, &["projects", project, "products", &self.name]),
             (What::Product, _) => (Method::POST, &["projects", project, "products"]),
         };
+        let query: &[_] = match (self.what, &self.deed) {
+            (What::Hosted, Deed::Remove) => &[("project", project)],
+            _ => &[],
+        };
+        let patience = match self.what {
+            // An image is made or fetched, and a server started.
+            What::Image | What::Hosted => Patience::Endless,
+            What::Project | What::Server | What::Product => Patience::Usual,
+        };
         let body = (!self.body.is_null()).then_some(&self.body);
-        let made = client.change_with(method, place, &[], body, Patience::Usual).await;
+        let work = client.change_with(method, place, query, body, patience);
+        let made = with_progress(&self.line(), work, async || None).await;
         made.map(|_| ()).map_err(|failure| {
             let message = format!("{} {}: {}", self.what.as_str(), self.name, failure.message);
             Failure { message, ..failure }
