@@ -95,8 +95,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command, format: output::Format) -> Result<ExitCode, Failure> {
     install_crypto();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::internal)?;
+    let runtime = cofer_server::runtime().map_err(Failure::internal)?;
     let outcome = runtime.block_on(async {
         match command {
             Command::Serve(serve) => Box::pin(serve.run()).await?,

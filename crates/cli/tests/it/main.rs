@@ -19,6 +19,7 @@ mod keys;
 mod life;
 mod oauth;
 mod observing;
+mod plain;
 mod projects;
 mod registry;
 mod secrets;

@@ -5,18 +5,22 @@
 //! the router, where they are mounted as well: for whatever is unusual (a query, an escaped name, traces that are exported) goes there.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 
 use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use cofer_model::{Kind, Reference};
 use futures_util::FutureExt;
 
 use super::error::ApiError;
+use super::extract::Given;
+use super::listen::Peer;
 use super::observe::{self, Count};
 use super::router::too_busy;
 use crate::app::App;
+use crate::auth::Asking;
 use crate::routes::{hosted_calls, mcp};
 use crate::telemetry::metrics::Express;
 
@@ -25,25 +29,105 @@ static PROJECT_MCP: Express = Express::new("/projects/{project}/mcp");
 static HOSTED_CALL: Express = Express::new("/api/v1/mcp/hosted/{server}/call");
 static SERVER_CALL: Express = Express::new("/api/v1/mcp/servers/{server}/call");
 
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What is looked at of a request on this lane.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub headers: HeaderMap,
+    pub uri: Uri,
+    pub peer: Peer,
+    pub body: Given,
+}
+
+impl Posted {
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        Asking { headers: &self.headers, uri: &self.uri, peer: Some(self.peer) }
+    }
+
+    /// Once.
+    pub(crate) fn take_body(&mut self) -> Given {
+        std::mem::replace(&mut self.body, Given::Whole(Bytes::new()))
+    }
+}
+
+/// What a call is answered: mostly JSON, and then it is no more than its bytes.
+#[derive(Debug)]
+pub(crate) enum CallAnswer {
+    Json(StatusCode, Vec<u8>),
+    Other(Response),
+}
+
+impl CallAnswer {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Json(status, _) => *status,
+            Self::Other(response) => response.status(),
+        }
+    }
+}
+
+impl From<Response> for CallAnswer {
+    fn from(response: Response) -> Self {
+        Self::Other(response)
+    }
+}
+
+impl IntoResponse for CallAnswer {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Json(status, message) => {
+                let mut response = Response::new(Body::from(message));
+                *response.status_mut() = status;
+                response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+                response
+            }
+            Self::Other(response) => response,
+        }
+    }
+}
+
+/// The same, and by which name it is in the log.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub answer: CallAnswer,
+    pub request_id: Option<HeaderValue>,
+}
+
+impl IntoResponse for Answered {
+    fn into_response(self) -> Response {
+        let mut response = self.answer.into_response();
+        response.headers_mut().extend(self.request_id.map(|id| (observe::REQUEST_ID, id)));
+        response
+    }
+}
+
 /// Where a call goes.
 #[derive(Debug, PartialEq, Eq)]
-enum Lane {
+enum Place {
     Mcp { project: Option<String> },
     Hosted { server: String },
 }
 
+/// One of the ways that calls take.
+#[derive(Debug)]
+pub(super) struct Lane {
+    place: Place,
+    figures: &'static Express,
+}
+
 impl Lane {
-    fn of(request: &Request) -> Option<(Self, &'static Express)> {
-        let uri = request.uri();
-        if request.method() != Method::POST || uri.query().is_some() || uri.path().contains('%') {
-            return None;
-        }
-        Self::at(uri.path())
+    pub(super) fn of(method: &Method, uri: &Uri) -> Option<Self> {
+        if method != Method::POST || uri.query().is_some() { None } else { Self::at(uri.path()) }
     }
 
-    fn at(path: &str) -> Option<(Self, &'static Express)> {
+    /// Of a POST there.
+    pub(super) fn at(path: &str) -> Option<Self> {
         if path == "/mcp" {
-            return Some((Self::Mcp { project: None }, &MCP));
+            return Some(Self { place: Place::Mcp { project: None }, figures: &MCP });
+        }
+        if path.contains(['%', '?', '#']) {
+            return None;
         }
         let one = |rest: &str, end: &str| {
             rest.strip_suffix(end)
@@ -51,53 +135,50 @@ impl Lane {
                 .map(ToOwned::to_owned)
         };
         if let Some(rest) = path.strip_prefix("/projects/") {
-            return Some((Self::Mcp { project: Some(one(rest, "/mcp")?) }, &PROJECT_MCP));
+            let place = Place::Mcp { project: Some(one(rest, "/mcp")?) };
+            return Some(Self { place, figures: &PROJECT_MCP });
         }
         let rest = path.strip_prefix("/api/v1/mcp/")?;
         let (rest, figures) = match rest.strip_prefix("hosted/") {
             Some(rest) => (rest, &HOSTED_CALL),
             None => (rest.strip_prefix("servers/")?, &SERVER_CALL),
         };
-        Some((Self::Hosted { server: one(rest, "/call")? }, figures))
+        Some(Self { place: Place::Hosted { server: one(rest, "/call")? }, figures })
+    }
+
+    pub(super) async fn answer(self, app: &App, posted: &mut Posted) -> Answered {
+        let Self { place, figures } = self;
+        let trace_id = observe::trace_id_of(&posted.headers);
+        let request_id = observe::request_id(&posted.headers);
+        let mut count = Count::on(figures);
+        let answered = {
+            let answer = pin!(place.answer(app, &trace_id, posted));
+            AssertUnwindSafe(answer).catch_unwind().await
+        };
+        let answer = answered.unwrap_or_else(|_panic| {
+            Err(ApiError::new(Kind::Internal, "Cofer made a mistake; the log tells more under this trace id"))
+        });
+        let answer = answer.unwrap_or_else(|error| {
+            observe::log_express(&error, figures.route, &trace_id);
+            error.render(trace_id.clone()).into()
+        });
+        count.status = answer.status().as_u16();
+        Answered { answer, request_id: request_id.or_else(|| HeaderValue::try_from(trace_id).ok()) }
     }
 }
 
-/// Answers what belongs here, and gives back the rest.
-pub(super) async fn answer(app: &App, request: Request) -> Result<Response, Request> {
-    if app.exports_traces {
-        return Err(request);
-    }
-    let Some((lane, figures)) = Lane::of(&request) else { return Err(request) };
-    let trace_id = observe::trace_id_of(request.headers());
-    let request_id = observe::request_id(request.headers());
-    let mut count = Count::on(figures);
-    let answered = AssertUnwindSafe(lane.answer(app, &trace_id, request)).catch_unwind().await;
-    let mut response = answered.unwrap_or_else(|_| {
-        ApiError::new(Kind::Internal, "Cofer made a mistake; the log tells more under this trace id")
-            .into_response()
-    });
-    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        observe::log_express(&error, figures.route, &trace_id);
-        response = error.render(trace_id.clone());
-    }
-    count.status = response.status().as_u16();
-    let request_id = request_id.or_else(|| HeaderValue::from_str(&trace_id).ok());
-    response.headers_mut().extend(request_id.map(|id| (observe::REQUEST_ID, id)));
-    Ok(response)
-}
-
-impl Lane {
-    async fn answer(self, app: &App, trace_id: &str, request: Request<Body>) -> Response {
-        let Ok(_permit) = app.requests.try_acquire() else { return too_busy(app).into_response() };
+impl Place {
+    async fn answer(self, app: &App, trace_id: &str, posted: &mut Posted) -> Result<CallAnswer, ApiError> {
+        let Ok(_permit) = app.requests.try_acquire() else { return Err(too_busy(app)) };
         match self {
             Self::Mcp { project } => {
                 let project = project.map(|project| {
                     let Ok(reference) = project.parse::<Reference>();
                     reference
                 });
-                mcp::express(app, project, trace_id, request).await
+                mcp::express(app, project, trace_id, posted).await
             }
-            Self::Hosted { server } => hosted_calls::express(app, &server, trace_id, request).await,
+            Self::Hosted { server } => hosted_calls::express(app, &server, trace_id, posted).await,
         }
     }
 }
@@ -108,11 +189,11 @@ mod tests {
 
     #[test]
     fn only_the_doors_of_calls_are_on_the_express_lane() {
-        let lane = |path: &str| Lane::at(path).map(|(lane, figures)| (lane, figures.route));
-        let mcp = |project: Option<&str>| Lane::Mcp { project: project.map(ToOwned::to_owned) };
+        let lane = |path: &str| Lane::at(path).map(|lane| (lane.place, lane.figures.route));
+        let mcp = |project: Option<&str>| Place::Mcp { project: project.map(ToOwned::to_owned) };
         assert_eq!(lane("/mcp"), Some((mcp(None), "/mcp")));
         assert_eq!(lane("/projects/a/mcp"), Some((mcp(Some("a")), "/projects/{project}/mcp")));
-        let hosted = Lane::Hosted { server: "x".to_owned() };
+        let hosted = Place::Hosted { server: "x".to_owned() };
         assert_eq!(lane("/api/v1/mcp/hosted/x/call"), Some((hosted, "/api/v1/mcp/hosted/{server}/call")));
         for other in [
             "/",
@@ -121,6 +202,8 @@ mod tests {
             "/projects//mcp",
             "/api/v1/mcp/hosted/x/restart",
             "/api/v1/mcp/hosted//call",
+            "/mcp?x",
+            "/projects/%61/mcp",
         ] {
             assert_eq!(lane(other), None, "{other}");
         }

@@ -37,10 +37,28 @@ where
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        require_json(request.headers())?;
-        let bytes = read_body(request, BodyLimits::from_ref(state)).await?;
-        parse(&bytes).map(Self)
+        let (parts, body) = request.into_parts();
+        Self::read(&parts.headers, Given::Coming(body), BodyLimits::from_ref(state)).await
     }
+}
+
+impl<T: DeserializeOwned> Body<T> {
+    pub(crate) async fn read(
+        headers: &HeaderMap,
+        given: Given,
+        limits: BodyLimits,
+    ) -> Result<Self, ApiError> {
+        require_json(headers)?;
+        parse(&given.read(limits).await?).map(Self)
+    }
+}
+
+/// A body's bytes, whatever they are.
+#[derive(Debug)]
+pub(crate) enum Given {
+    /// All of it has come.
+    Whole(Bytes),
+    Coming(axum::body::Body),
 }
 
 pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -58,17 +76,26 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-pub(crate) async fn read_body(request: Request, limits: BodyLimits) -> Result<Bytes, ApiError> {
-    let body = Limited::new(request.into_body(), limits.bytes_max).collect();
-    match tokio::time::timeout(limits.timeout, body).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            Kind::TooLarge,
-            format!("the body is larger than the {} bytes taken here", limits.bytes_max),
-        )),
-        Ok(Err(_)) => Err(ApiError::new(Kind::Malformed, "the body broke off; send the request again")),
-        Err(_elapsed) => {
-            Err(ApiError::new(Kind::Timeout, format!("the body did not arrive within {:?}", limits.timeout)))
+impl Given {
+    pub(crate) async fn read(self, limits: BodyLimits) -> Result<Bytes, ApiError> {
+        let too_large = || {
+            let message = format!("the body is larger than the {} bytes taken here", limits.bytes_max);
+            Err(ApiError::new(Kind::TooLarge, message))
+        };
+        let body = match self {
+            Self::Whole(bytes) if bytes.len() <= limits.bytes_max => return Ok(bytes),
+            Self::Whole(_) => return too_large(),
+            // Aside: what has come whole needs no room for it.
+            Self::Coming(body) => Box::pin(Limited::new(body, limits.bytes_max).collect()),
+        };
+        match tokio::time::timeout(limits.timeout, body).await {
+            Ok(Ok(collected)) => Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => too_large(),
+            Ok(Err(_)) => Err(ApiError::new(Kind::Malformed, "the body broke off; send the request again")),
+            Err(_elapsed) => {
+                let message = format!("the body did not arrive within {:?}", limits.timeout);
+                Err(ApiError::new(Kind::Timeout, message))
+            }
         }
     }
 }

@@ -14,11 +14,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
+use axum::response::IntoResponse;
 use cofer_model::Kind;
+use futures_util::StreamExt;
+use futures_util::future::poll_fn;
+use futures_util::stream::FuturesUnordered;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -33,8 +39,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::express;
+use super::express::{Lane, Posted};
+use super::extract::Given;
 use super::patience::{Answer, Patience, Watched};
+use super::plain::Plain;
 use crate::app::App;
 use crate::settings::{Settings, TlsFiles};
 
@@ -125,7 +133,7 @@ impl std::fmt::Debug for TlsSetup {
 
 /// The address a connection came from, on every request.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer(SocketAddr);
+pub struct Peer(pub(super) SocketAddr);
 
 impl Peer {
     /// Who is asking: behind a proxy, whoever the nearest proxy says.
@@ -265,12 +273,16 @@ impl Connection {
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let turn = patience.our_turn();
             let mut request = request.map(axum::body::Body::new);
-            request.extensions_mut().insert(Peer(from));
             let (app, router) = (app.clone(), router.clone());
             async move {
-                let response = match express::answer(&app, request).await {
-                    Ok(response) => Ok(response),
-                    Err(request) => router.oneshot(request).await,
+                let lane = if app.exports_traces { None } else { Lane::of(request.method(), request.uri()) };
+                let response = if let Some(lane) = lane {
+                    let (Parts { headers, uri, .. }, body) = request.into_parts();
+                    let mut posted = Posted { headers, uri, peer: Peer(from), body: Given::Coming(body) };
+                    Ok(lane.answer(&app, &mut posted).await.into_response())
+                } else {
+                    request.extensions_mut().insert(Peer(from));
+                    router.oneshot(request).await
                 };
                 response.map(|response| response.map(|body| Answer::new(body, turn)))
             }
@@ -279,19 +291,50 @@ impl Connection {
         http.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
         // No pings of HTTP/2's own: a slow reader sees one only after all the answers before it.
         http.http2().timer(TokioTimer::new());
-        let watched = Watched { stream, patience: patience.clone() };
-        let mut connection = pin!(http.serve_connection_with_upgrades(TokioIo::new(watched), service));
-
+        let leaving = AtomicBool::new(false);
+        let speaks = async {
+            let mut stream = Watched::new(stream, patience.clone());
+            if !app.exports_traces {
+                let plain = Plain::new(&app, Peer(from), &patience, &leaving, stream);
+                let Some(rest) = plain.serve().await else { return Ok(()) };
+                stream = rest.stream;
+                http = if rest.has_answered { http.http1_only() } else { http };
+            }
+            let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+            let mut is_told = false;
+            poll_fn(|cx| {
+                // First, so that what was received already is seen before anybody is told to leave.
+                let polled = connection.as_mut().poll(cx);
+                if polled.is_ready() || !leaving.load(Ordering::Relaxed) || is_told {
+                    return polled;
+                }
+                is_told = true;
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().poll(cx)
+            })
+            .await
+        };
+        let mut speaks = pin!(speaks);
+        // A token of its own: the one that all share would be what they wait for.
+        let stop = stop.child_token();
+        let has_to_leave = async {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = patience.ended() => {}
+            }
+        };
+        // In a set of one, which looks at it only when it is woken for it, and not with each request.
+        let mut has_to_leave: FuturesUnordered<_> = std::iter::once(has_to_leave).collect();
         tokio::select! {
-            ended = connection.as_mut() => return log_end(ended),
-            () = stop.cancelled() => {}
-            () = patience.ended() => {}
+            biased;
+            ended = speaks.as_mut() => return log_end(ended),
+            _ = has_to_leave.next() => {}
         }
-        // What is in flight is still answered.
-        connection.as_mut().graceful_shutdown();
+        // What is in flight is still answered. Whoever speaks is asked at once whether they are done.
+        leaving.store(true, Ordering::Relaxed);
         patience.begin_anew();
         tokio::select! {
-            ended = connection => log_end(ended),
+            ended = speaks => log_end(ended),
             () = patience.ended() => tracing::debug!("hung up on {from}, who neither sent nor read anything in time"),
         }
     }

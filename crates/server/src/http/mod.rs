@@ -6,14 +6,17 @@
 //!             metrics,                    finished)               │ Path, Body: extractors that answer in our envelope
 //!             envelope)                                           └ Result<_, ApiError>
 //! ```
+//!
+//! Calls of tools take a shorter way: `plain` reads and writes them, `express` hands them to their routes.
 
 pub mod error;
-mod express;
+pub(crate) mod express;
 pub mod extract;
 pub mod listen;
 pub(crate) mod observe;
 pub(crate) mod paging;
 mod patience;
+mod plain;
 mod router;
 
 pub use error::ApiError;

@@ -136,7 +136,11 @@ pub(super) fn log_express(error: &ApiError, route: &str, trace_id: &str) {
 /// The caller's trace id if there is one, else a new one.
 pub(super) fn trace_id_of(headers: &HeaderMap) -> String {
     let parent = headers.get("traceparent").and_then(|value| Traceparent::parse(value.to_str().ok()?));
-    parent.map_or_else(|| uuid::Uuid::new_v4().simple().to_string(), |parent| parent.trace_id.to_string())
+    parent.map_or_else(new_trace_id, |parent| parent.trace_id.to_string())
+}
+
+fn new_trace_id() -> String {
+    uuid::Uuid::new_v4().simple().encode_lower(&mut uuid::Uuid::encode_buffer()).to_owned()
 }
 
 /// The caller's trace id if there is one, else that of the exported span, else a new one.
@@ -152,7 +156,7 @@ fn trace_id(headers: &HeaderMap, span: &Span) -> String {
     if exported != TraceId::INVALID {
         return exported.to_string();
     }
-    uuid::Uuid::new_v4().simple().to_string()
+    new_trace_id()
 }
 
 /// `00-{trace id}-{span id}-{flags}`, as W3C Trace Context has it.

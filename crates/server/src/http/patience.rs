@@ -45,7 +45,7 @@ struct Waiting {
     since: Instant,
     /// What it has read since.
     bytes: usize,
-    /// Whether it has ever asked for anything.
+    /// Whether it has asked for something that it may not have read yet.
     has_asked: bool,
 }
 
@@ -62,11 +62,23 @@ impl Patience {
         Self { limit, waiting: Arc::new(Mutex::new(waiting)) }
     }
 
+    /// So little that waiting for it is not worth a word.
+    pub(super) fn moment(&self) -> Duration {
+        self.limit / 10
+    }
+
     /// A request has come.
     pub(super) fn our_turn(&self) -> Turn {
         let mut turn = Turn { patience: self.clone(), ours: false };
         turn.take();
         turn
+    }
+
+    /// Everything that was asked for is sent, and the next request is waited for.
+    pub(super) fn nothing_to_read(&self) {
+        let mut waiting = self.lock();
+        waiting.has_asked = false;
+        waiting.moved();
     }
 
     /// Another chance, from now on.
@@ -77,8 +89,8 @@ impl Patience {
     /// Returns when the client has kept us waiting for too long.
     pub(super) async fn ended(&self) {
         while let Some(left) = self.left(Instant::now()) {
-            // Nobody needs to wake this: whatever happens in the meantime gives the client more time, never less.
-            tokio::time::sleep(left).await;
+            // Nobody needs to wake this: what happens in the meantime gives the client more time, or at least this much.
+            tokio::time::sleep(left.min(self.limit)).await;
         }
     }
 
@@ -178,11 +190,17 @@ impl Body for Answer {
 /// The connection itself, which sees how much of what we write the client takes.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
-    pub(super) stream: S,
-    pub(super) patience: Patience,
+    stream: S,
+    patience: Patience,
+    /// Received already, and to be read first.
+    pub(super) unread: Bytes,
 }
 
 impl<S> Watched<S> {
+    pub(super) fn new(stream: S, patience: Patience) -> Self {
+        Self { stream, patience, unread: Bytes::new() }
+    }
+
     fn count(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.patience.read_by_client(bytes);
@@ -197,6 +215,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let bytes = self.unread.len().min(buf.remaining());
+            buf.put_slice(&self.unread.split_to(bytes));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

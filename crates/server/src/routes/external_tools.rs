@@ -33,6 +33,7 @@ pub async fn list(
 ) -> Result<Json<Vec<ToolStatus>>, ApiError> {
     let project = project(&app, &caller, &reference).await?;
     let server = registered(&app, &project, &server).await?;
+    app.gateway.found().await;
     Ok(Json(tools(&app, &server).await?))
 }
 
@@ -52,6 +53,7 @@ pub async fn change(
     let project = project(&app, &caller, &reference).await?;
     let server = registered(&app, &project, &server).await?;
     let no_such_tool = || ApiError::not_found("tool", &Reference::Name(name.clone()));
+    app.gateway.found().await;
     if !app.store.set_tool_enabled(server.id, &name, enabled).await? {
         return Err(no_such_tool());
     }

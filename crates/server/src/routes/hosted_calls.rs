@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use cofer_gateway::{CallFailed, Caller as Recorded, ToolAsked};
 use cofer_mcp::{CallError, Reply, RpcError, raw};
 use cofer_model::{Kind, Moment, Reference};
@@ -20,7 +20,8 @@ use crate::auth::{Caller, Writer};
 use crate::hosting::Entry;
 use crate::http::ApiError;
 use crate::http::error::Envelope;
-use crate::http::extract::{Body, Path, Query};
+use crate::http::express::{CallAnswer, Posted};
+use crate::http::extract::{Body, BodyLimits, Path, Query};
 use crate::http::observe::Trace;
 use crate::telemetry::metrics;
 
@@ -75,22 +76,24 @@ pub async fn call(
     Query(which): Query<InProject>,
     Trace(trace_id): Trace,
     Body(call): Body<Call>,
-) -> Result<Response, ApiError> {
+) -> Result<CallAnswer, ApiError> {
     perform(&app, &caller, trace_id, which.project(), &reference, call).await
 }
 
 /// The same past the router, in the token's own project or the default one.
-pub(crate) async fn express(app: &App, reference: &str, trace_id: &str, request: Request) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let outcome = async {
-        if let Some(message) = app.hosting.refusal() {
-            return Err(ApiError::new(Kind::Unavailable, message));
-        }
-        let Writer(caller) = Writer::from_request_parts(&mut parts, app).await?;
-        let Body(call) = Body::<Call>::from_request(Request::from_parts(parts, body), app).await?;
-        perform(app, &caller, trace_id.to_owned(), None, reference, call).await
-    };
-    outcome.await.unwrap_or_else(IntoResponse::into_response)
+pub(crate) async fn express(
+    app: &App,
+    reference: &str,
+    trace_id: &str,
+    posted: &mut Posted,
+) -> Result<CallAnswer, ApiError> {
+    if let Some(message) = app.hosting.refusal() {
+        return Err(ApiError::new(Kind::Unavailable, message));
+    }
+    let Writer(caller) = Writer::admitted(&posted.asking(), app).await?;
+    let body = posted.take_body();
+    let Body(call) = Body::read(&posted.headers, body, BodyLimits::from_ref(app)).await?;
+    perform(app, &caller, trace_id.to_owned(), None, reference, call).await
 }
 
 async fn perform(
@@ -100,7 +103,7 @@ async fn perform(
     project: Option<&Reference>,
     reference: &str,
     call: Call,
-) -> Result<Response, ApiError> {
+) -> Result<CallAnswer, ApiError> {
     let entry = server(app, caller, project, reference).await?;
     let timeout = check(&call, &entry)?;
     entry.note_use(Moment::now());
@@ -125,7 +128,7 @@ async fn perform(
         }
         Reply::Error(error) => {
             let status = status_of(&error);
-            Ok((status, Json(Outcome { result: None, error: Some(error) })).into_response())
+            Ok((status, Json(Outcome { result: None, error: Some(error) })).into_response().into())
         }
     }
 }

@@ -109,3 +109,16 @@ async fn what_is_called_while_the_database_is_away_is_recorded_when_it_is_back_e
     app.stop().await;
     leaks.assert_none();
 }
+
+#[tokio::test]
+async fn a_call_of_a_tool_with_a_name_of_any_length_is_recorded() {
+    let gate = Gate::new().await;
+    let name = "x".repeat(3 << 20);
+    let answer = gate.client().await.tool(&name, json!({})).await;
+    assert_eq!(answer.result()["isError"], true);
+    let calls = gate.app.get("/api/v1/projects/default/tool-calls").await.json();
+    let recorded = calls[0]["tool_name"].as_str().unwrap();
+    assert!(name.starts_with(recorded) && recorded.len() == 1024, "{} bytes", recorded.len());
+    assert!(!gate.app.log().contains("a recorded call is lost"), "{}", gate.app.log());
+    gate.stop().await;
+}

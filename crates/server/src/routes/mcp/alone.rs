@@ -21,8 +21,9 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, json, takes_streams};
+use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, accepted, json, takes_streams};
 use crate::app::App;
+use crate::http::express::CallAnswer;
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
@@ -41,19 +42,19 @@ pub(super) fn only_posts() -> Response {
         "in version {STANDALONE_VERSION} everything is asked with POST; listen with `subscriptions/listen`"
     );
     let error = Reply::Error(RpcError::new(INVALID_REQUEST, message));
-    let mut refusal = json(StatusCode::METHOD_NOT_ALLOWED, response(RawValue::NULL, &error));
+    let mut refusal = json(StatusCode::METHOD_NOT_ALLOWED, response(RawValue::NULL, &error)).into_response();
     refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     refusal
 }
 
 /// An error of a request that was not even looked at.
-pub(super) fn refused(id: &RawValue, error: RpcError) -> Response {
+pub(super) fn refused(id: &RawValue, error: RpcError) -> CallAnswer {
     let status = if error.code == METHOD_NOT_FOUND { StatusCode::NOT_FOUND } else { StatusCode::BAD_REQUEST };
     json(status, response(id, &Reply::Error(error)))
 }
 
 /// One whose headers say that it stands alone, and which itself does not.
-pub(super) fn unintroduced(id: &RawValue) -> Response {
+pub(super) fn unintroduced(id: &RawValue) -> CallAnswer {
     let message = "`params._meta` does not say which version the request is of, and what its client can do";
     refused(id, RpcError::new(INVALID_PARAMS, message))
 }
@@ -64,14 +65,14 @@ pub(super) async fn post(
     asked: Asked<'_>,
     headers: &HeaderMap,
     caller: Recorded,
-) -> Response {
+) -> CallAnswer {
     if let Err(error) = check(&project, &asked, headers) {
         return refused(asked.id, error);
     }
     if asked.method == "subscriptions/listen" {
         let id = asked.id.to_owned();
         return match alone::listen(&project, &asked, caller) {
-            Ok(listener) => listen(listener, id, app.stopping.clone()),
+            Ok(listener) => listen(listener, id, app.stopping.clone()).into(),
             Err(error) => refused(&id, error),
         };
     }
@@ -148,7 +149,7 @@ fn decoded<'a>(name: &str, value: &'a HeaderValue) -> Result<Cow<'a, str>, RpcEr
     String::from_utf8(bytes).map(Cow::Owned).map_err(|_| bad())
 }
 
-async fn answer(exchange: Exchange, takes_streams: bool) -> Response {
+async fn answer(exchange: Exchange, takes_streams: bool) -> CallAnswer {
     let Exchange { stream, from, mut answer } = exchange;
     if !takes_streams {
         return whole(answer.await);
@@ -166,17 +167,18 @@ async fn answer(exchange: Exchange, takes_streams: bool) -> Response {
         () = sleep(STREAM_AFTER) => {}
     }
     let feed = Feed { stream, sent: from, answer: Some(answer) };
-    events(stream::unfold(feed, |mut feed| async move {
+    let events = events(stream::unfold(feed, |mut feed| async move {
         let event = feed.next().await?;
         Some((Ok::<_, std::convert::Infallible>(event), feed))
-    }))
+    }));
+    events.into()
 }
 
-fn whole(answer: Option<Answered>) -> Response {
-    answer.map_or_else(|| StatusCode::ACCEPTED.into_response(), answered)
+fn whole(answer: Option<Answered>) -> CallAnswer {
+    answer.map_or_else(accepted, answered)
 }
 
-fn answered(answer: Answered) -> Response {
+fn answered(answer: Answered) -> CallAnswer {
     let status = match answer.code {
         Some(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,

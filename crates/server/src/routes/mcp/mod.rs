@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRef, FromRequestParts, Request, State};
+use axum::extract::{FromRef, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -37,11 +37,12 @@ use super::tools;
 use crate::app::App;
 use crate::auth::{Caller, McpUser};
 use crate::http::ApiError;
-use crate::http::extract::{BodyLimits, Path, read_body, require_json};
+use crate::http::express::{CallAnswer, Posted};
+use crate::http::extract::{BodyLimits, Given, Path, require_json};
 use crate::http::observe::Trace;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// After this long without an answer a stream is opened, so that whoever is between sees that somebody is there.
 const STREAM_AFTER: Duration = Duration::from_secs(5);
@@ -61,7 +62,9 @@ pub async fn post_default(
     trace_id: Trace,
     request: Request,
 ) -> Response {
-    answered(post(&app, Visitor { caller, reference: None }, trace_id, request).await)
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let visitor = Visitor { caller, reference: None };
+    post(&app, visitor, trace_id, &headers, Given::Coming(body)).await.into_response()
 }
 
 pub async fn post_project(
@@ -71,11 +74,13 @@ pub async fn post_project(
     trace_id: Trace,
     request: Request,
 ) -> Response {
-    answered(post(&app, Visitor { caller, reference: Some(reference) }, trace_id, request).await)
+    let (Parts { headers, .. }, body) = request.into_parts();
+    let visitor = Visitor { caller, reference: Some(reference) };
+    post(&app, visitor, trace_id, &headers, Given::Coming(body)).await.into_response()
 }
 
 pub async fn get_default(State(app): State<App>, caller: McpUser, headers: HeaderMap) -> Response {
-    answered(listen(&app, &Visitor { caller, reference: None }, &headers))
+    listen(&app, &Visitor { caller, reference: None }, &headers).into_response()
 }
 
 pub async fn get_project(
@@ -84,11 +89,11 @@ pub async fn get_project(
     Path(reference): Path<Reference>,
     headers: HeaderMap,
 ) -> Response {
-    answered(listen(&app, &Visitor { caller, reference: Some(reference) }, &headers))
+    listen(&app, &Visitor { caller, reference: Some(reference) }, &headers).into_response()
 }
 
 pub async fn delete_default(State(app): State<App>, caller: McpUser, headers: HeaderMap) -> Response {
-    answered(leave(&app, &Visitor { caller, reference: None }, &headers))
+    leave(&app, &Visitor { caller, reference: None }, &headers).into_response()
 }
 
 pub async fn delete_project(
@@ -97,7 +102,7 @@ pub async fn delete_project(
     Path(reference): Path<Reference>,
     headers: HeaderMap,
 ) -> Response {
-    answered(leave(&app, &Visitor { caller, reference: Some(reference) }, &headers))
+    leave(&app, &Visitor { caller, reference: Some(reference) }, &headers).into_response()
 }
 
 /// The same past the router.
@@ -105,25 +110,23 @@ pub(crate) async fn express(
     app: &App,
     reference: Option<Reference>,
     trace_id: &str,
-    request: Request,
-) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let outcome = async {
-        let caller = McpUser::from_request_parts(&mut parts, app).await?;
-        let request = Request::from_parts(parts, body);
-        post(app, Visitor { caller, reference }, Trace(trace_id.to_owned()), request).await
-    };
-    answered(outcome.await)
+    posted: &mut Posted,
+) -> Result<CallAnswer, ApiError> {
+    let caller = McpUser::admitted(&posted.asking(), app).await?;
+    let visitor = Visitor { caller, reference };
+    let body = posted.take_body();
+    post(app, visitor, Trace(trace_id.to_owned()), &posted.headers, body).await
 }
 
-fn answered(outcome: Result<Response, ApiError>) -> Response {
-    outcome.unwrap_or_else(IntoResponse::into_response)
-}
-
-async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) -> Result<Response, ApiError> {
-    require_json(request.headers())?;
-    let (Parts { headers, .. }, body) = request.into_parts();
-    let body = read_body(Request::new(body), BodyLimits::from_ref(app)).await?;
+async fn post(
+    app: &App,
+    visitor: Visitor,
+    trace_id: Trace,
+    headers: &HeaderMap,
+    body: Given,
+) -> Result<CallAnswer, ApiError> {
+    require_json(headers)?;
+    let body = body.read(BodyLimits::from_ref(app)).await?;
     let message = match FromClient::parse(&body) {
         Ok(message) => message,
         Err(error) => return Ok(refused(&error)),
@@ -131,30 +134,28 @@ async fn post(app: &App, visitor: Visitor, trace_id: Trace, request: Request) ->
     let owner = visitor.caller.owner();
     let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match &message {
-        FromClient::Request { id, method, params }
-            if method == "initialize" && !alone::is_meant(&headers) =>
-        {
-            return open(app, &visitor, id, *params).await;
+        FromClient::Request { id, method, params } if method == "initialize" && !alone::is_meant(headers) => {
+            return Box::pin(open(app, &visitor, id, *params)).await;
         }
         FromClient::Request { id, method, params } => match Asked::read(id, method, *params, owner) {
             Ok(Some(asked)) => {
-                let project = project_of(app, &visitor).await?;
-                return Ok(alone::post(app, project, asked, &headers, caller).await);
+                let project = Box::pin(project_of(app, &visitor)).await?;
+                return Ok(Box::pin(alone::post(app, project, asked, headers, caller)).await);
             }
-            Ok(None) if alone::is_meant(&headers) => return Ok(alone::unintroduced(id)),
+            Ok(None) if alone::is_meant(headers) => return Ok(alone::unintroduced(id)),
             Ok(None) => {}
             Err(error) => return Ok(alone::refused(id, error)),
         },
         // There is nothing that anybody could have to say so.
-        FromClient::Notification { .. } if alone::is_meant(&headers) => {
-            return Ok(StatusCode::ACCEPTED.into_response());
+        FromClient::Notification { .. } if alone::is_meant(headers) => {
+            return Ok(accepted());
         }
         FromClient::Notification { .. } | FromClient::Answer { .. } => {}
     }
-    let (project, session) = find(app, &visitor, &headers)?;
+    let (project, session) = find(app, &visitor, headers)?;
     match endpoint::receive(&project, &session, message, caller) {
-        Received::Accepted => Ok(StatusCode::ACCEPTED.into_response()),
-        Received::Exchange(exchange) => Ok(answer(&session, exchange, takes_streams(&headers)).await),
+        Received::Accepted => Ok(accepted()),
+        Received::Exchange(exchange) => Ok(answer(&session, exchange, takes_streams(headers)).await),
     }
 }
 
@@ -163,14 +164,14 @@ async fn open(
     visitor: &Visitor,
     id: &RawValue,
     params: Option<&RawValue>,
-) -> Result<Response, ApiError> {
+) -> Result<CallAnswer, ApiError> {
     let project = project_of(app, visitor).await?;
     match endpoint::open_session(&project, id, params, visitor.caller.owner()) {
         Ok((session, hello)) => {
-            let mut response = json(StatusCode::OK, hello);
+            let mut response = json(StatusCode::OK, hello).into_response();
             let id = HeaderValue::from_str(&session.id).unwrap_or_else(|_| HeaderValue::from_static(""));
             response.headers_mut().insert(SESSION_ID, id);
-            Ok(response)
+            Ok(response.into())
         }
         Err(error) => Ok(json(StatusCode::BAD_REQUEST, response(id, &Reply::Error(error)))),
     }
@@ -224,21 +225,19 @@ fn find(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<(Arc<Projec
     Ok((project, session))
 }
 
-async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool) -> Response {
+async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool) -> CallAnswer {
     let Exchange { stream, mut answer, .. } = exchange;
     if takes_streams {
         tokio::select! {
             biased;
-            _ = stream.after(0) => {}
+            // First: what was said with it goes with it.
             answer = &mut answer => return whole(session, stream, answer),
+            _ = stream.after(0) => {}
             () = sleep(STREAM_AFTER) => {}
         }
     } else {
         let answer = answer.await;
-        return answer.map_or_else(
-            || StatusCode::ACCEPTED.into_response(),
-            |answer| json(StatusCode::OK, answer.message),
-        );
+        return answer.map_or_else(accepted, |answer| json(StatusCode::OK, answer.message));
     }
     session.keep(&stream);
     let answering = stream.clone();
@@ -246,17 +245,17 @@ async fn answer(session: &Arc<Session>, exchange: Exchange, takes_streams: bool)
     tokio::spawn(async move {
         answering.finish(answer.await.map(|answer| answer.message));
     });
-    events(session, stream, 0, CancellationToken::new())
+    events(session, stream, 0, CancellationToken::new()).into()
 }
 
 /// The answer came before anything else was said, or with it.
-fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Answered>) -> Response {
+fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Answered>) -> CallAnswer {
     match answer.map(|answer| answer.message) {
         Some(answer) if stream.is_unused() => json(StatusCode::OK, answer),
         answer => {
             stream.finish(answer);
             session.keep(&stream);
-            events(session, stream, 0, CancellationToken::new())
+            events(session, stream, 0, CancellationToken::new()).into()
         }
     }
 }
@@ -305,18 +304,19 @@ fn takes_streams(headers: &HeaderMap) -> bool {
     })
 }
 
-pub(super) fn json(status: StatusCode, mut message: Vec<u8>) -> Response {
+pub(super) fn json(status: StatusCode, mut message: Vec<u8>) -> CallAnswer {
     while message.last() == Some(&b'\n') {
         message.pop();
     }
-    let mut response = Response::new(Body::from(message));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    CallAnswer::Json(status, message)
+}
+
+fn accepted() -> CallAnswer {
+    StatusCode::ACCEPTED.into_response().into()
 }
 
 /// What is no message of JSON-RPC has no id to answer to.
-fn refused(error: &RpcError) -> Response {
+fn refused(error: &RpcError) -> CallAnswer {
     json(StatusCode::BAD_REQUEST, response(RawValue::NULL, &Reply::Error(error.clone())))
 }
 
