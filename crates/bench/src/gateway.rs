@@ -18,10 +18,14 @@ const LISTS: usize = 200;
 const REGISTERED: usize = 1000;
 const STARTS: usize = 5;
 
-pub async fn measure() {
+pub async fn measure_calls() {
     let cofer = Served::cofer().await;
     calls(&cofer).await;
     cofer.stop().await;
+}
+
+pub async fn measure() {
+    measure_calls().await;
     // Anew: what an earlier load has left free would be taken first, and would not count.
     let cofer = Served::cofer().await;
     idle_sessions(&cofer).await;
@@ -43,11 +47,16 @@ async fn calls(cofer: &Served) {
             through_proxy.push(at(&proxy.address, cofer, "tools/call", PARAMS).await);
         }
         let (mut p50, mut rate, mut said) = (Vec::new(), Vec::new(), (0.0, 0.0, 0.0));
+        let (mut cofer_micros, mut floor_micros) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
+            let used = proxy.processor_micros();
             let (back, floor_rate, floor_p50) = load(through_proxy, ROUND_SECONDS).await;
             through_proxy = back;
+            floor_micros.push((proxy.processor_micros() - used) / (floor_rate * ROUND_SECONDS));
+            let used = cofer.processor_micros();
             let (back, cofer_rate, cofer_p50) = load(through_cofer, ROUND_SECONDS).await;
             through_cofer = back;
+            cofer_micros.push((cofer.processor_micros() - used) / (cofer_rate * ROUND_SECONDS));
             cofer.made_rows().await;
             p50.push(cofer_p50 / floor_p50);
             rate.push(cofer_rate / floor_rate);
@@ -55,11 +64,13 @@ async fn calls(cofer: &Served) {
         }
         let (p50, rate) = (median(p50), median(rate));
         let figure = format!(
-            "p50 {p50:.2} x ({:.0} µs), throughput {:.0} % ({:.0}/s beside {:.0}/s)",
+            "p50 {p50:.2} x ({:.0} µs), throughput {:.0} % ({:.0}/s beside {:.0}/s), {:.1} µs of processor time for a call beside {:.1}",
             said.0,
             rate * 100.0,
             said.1,
-            said.2
+            said.2,
+            median(cofer_micros),
+            median(floor_micros),
         );
         let aim = if callers == 16 { "aim <= 1.25 x, >= 80 %" } else { "" };
         row(&format!("gateway, {callers} clients, beside a bare proxy"), &figure, aim);

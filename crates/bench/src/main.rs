@@ -7,7 +7,7 @@
 //! ```text
 //!   cofer-bench call    POST /:id/call        beside an attach by hand, for each engine
 //!   cofer-bench proxy   POST /:id/call        beside a bare proxy, both before a plain child process
-//!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh
+//!   cofer-bench gateway POST /mcp             beside a bare proxy, and what sessions and servers weigh (`--calls`: not those)
 //!   cofer-bench eras    a call that stands alone beside one in a session, and what waiting calls weigh
 //!   cofer-bench chat    what a chat costs beside a model that answers at once: a tool step, memory, the first event
 //!   cofer-bench environments   commands, commits and new environments beside the engine's and git's own
@@ -51,7 +51,11 @@ enum What {
     Call,
     Proxy,
     Fleet,
-    Gateway,
+    Gateway {
+        /// Nothing but calls.
+        #[arg(long)]
+        calls: bool,
+    },
     Peers,
     Eras,
     Chat,
@@ -67,13 +71,19 @@ enum What {
 fn main() {
     // An error says that it was told already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        match Arguments::parse().what {
+    let what = Arguments::parse().what;
+    let runtime = match what {
+        // As the program that it stands for.
+        What::ServeProcesses { .. } => cofer_server::runtime(),
+        _ => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+    };
+    runtime.expect("a runtime").block_on(async {
+        match what {
             What::Call => call::measure().await,
             What::Proxy => proxy::measure().await,
             What::Fleet => fleet::measure().await,
-            What::Gateway => gateway::measure().await,
+            What::Gateway { calls: true } => gateway::measure_calls().await,
+            What::Gateway { calls: false } => gateway::measure().await,
             What::Peers => peers::measure().await,
             What::Eras => eras::measure().await,
             What::Chat => chat::measure().await,
