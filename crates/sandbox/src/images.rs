@@ -149,10 +149,7 @@ pub(crate) async fn build(
     let context =
         archive(recipe).map_err(|error| failed(format!("its files could not be packed: {error}")))?;
     progress(format!("building {}", recipe.image));
-    let labels: HashMap<&str, &str> =
-        recipe.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let options =
-        BuildImageOptionsBuilder::new().t(&recipe.image).labels(&labels).rm(true).forcerm(true).build();
+    let options = BuildImageOptionsBuilder::new().t(&recipe.image).rm(true).forcerm(true).build();
     let mut tail = VecDeque::new();
     let body = bollard::body_full(context.into());
     let built = each_within(open.client.build_image(options, None, Some(body)), BUILD_MAX, |news| {

@@ -383,7 +383,6 @@ pub struct ImageRecipe {
     pub base: String,
     /// Path and content.
     pub files: Vec<(String, Vec<u8>)>,
-    pub labels: Vec<(String, String)>,
 }
 
 /// Why a sandbox could not be had, or asked.

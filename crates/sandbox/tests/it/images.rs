@@ -28,15 +28,15 @@ async fn one_that_cannot_be_pulled_tells_the_engines_reason(bed: &Bed) {
     assert!(reason.contains("127.0.0.1:1"), "{reason}");
 }
 
-fn recipe(bed: &Bed, dockerfile: &str) -> ImageRecipe {
+fn recipe(bed: &Bed, steps: &str) -> ImageRecipe {
+    let dockerfile = format!("FROM {BUSYBOX}\nLABEL cofer.instance={}\n{steps}\n", bed.instance);
     ImageRecipe {
         image: format!("cofer-test/built-{}:latest", bed.instance),
         base: BUSYBOX.into(),
         files: vec![
-            ("Dockerfile".into(), dockerfile.into()),
+            ("Dockerfile".into(), dockerfile.into_bytes()),
             ("files/greeting".into(), b"hello from a file\n".to_vec()),
         ],
-        labels: vec![("cofer.instance".into(), bed.instance.clone())],
     }
 }
 
@@ -44,10 +44,7 @@ async fn one_is_built_from_files_and_runs(bed: &Bed) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let told = lines.clone();
     let progress: ProgressSink = Arc::new(move |line| told.lock().unwrap().push(line));
-    let recipe = recipe(
-        bed,
-        &format!("FROM {BUSYBOX}\nCOPY files/greeting /greeting\nCMD [\"cat\", \"/greeting\"]\n"),
-    );
+    let recipe = recipe(bed, "COPY files/greeting /greeting\nCMD [\"cat\", \"/greeting\"]");
     bed.provider.build_image(&recipe, progress.clone()).await.unwrap();
     assert!(lines.lock().unwrap().iter().any(|line| line.contains("COPY")), "{lines:?}");
     lines.lock().unwrap().clear();
@@ -61,14 +58,14 @@ async fn one_is_built_from_files_and_runs(bed: &Bed) {
 }
 
 async fn a_build_that_fails_tells_its_last_lines(bed: &Bed) {
-    let recipe = recipe(bed, &format!("FROM {BUSYBOX}\nRUN echo what went wrong; exit 3\n"));
+    let recipe = recipe(bed, "RUN echo what went wrong; exit 3");
     let error = bed.provider.build_image(&recipe, no_progress()).await.unwrap_err();
     let SandboxError::BuildFailed { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("what went wrong"), "{reason}");
 }
 
 async fn a_base_that_is_missing_is_named_with_a_hint(bed: &Bed) {
-    let mut recipe = recipe(bed, "FROM 127.0.0.1:1/nowhere/base:1\n");
+    let mut recipe = recipe(bed, "");
     recipe.base = "127.0.0.1:1/nowhere/base:1".into();
     let error = bed.provider.build_image(&recipe, no_progress()).await.unwrap_err();
     let SandboxError::ImageMissing { image, reason } = &error else { panic!("{error}") };

@@ -131,10 +131,12 @@ fn recipe(ecosystem: Ecosystem, package: &str, base: &str) -> ImageRecipe {
             LINK_PY,
         ),
     };
-    // Nobody else shares the interpreter of this image, so a distribution's word against its use by pip (PEP 668) is moot.
+    // First of all something that no other package's has: engines share layers that were made alike, and whoever removed the other image while
+    // this one is made would take them away. Nobody else shares the interpreter of this image, so a distribution's word against its use by pip
+    // (PEP 668) is moot.
     let dockerfile = format!(
-        "FROM {base}\nUSER 0\nENV PIP_BREAK_SYSTEM_PACKAGES=1\nCOPY link /opt/mcp/link\nRUN {install}\nRUN {link}\nENV HOME=/tmp\nWORKDIR /data\nUSER 1000:1000\n\
-         ENTRYPOINT [\"/opt/mcp/server\"]\nCMD []\n"
+        "FROM {base}\nLABEL cofer.package=\"{package}\"\nUSER 0\nENV PIP_BREAK_SYSTEM_PACKAGES=1\nCOPY link /opt/mcp/link\n\
+         RUN {install}\nRUN {link}\nENV HOME=/tmp\nWORKDIR /data\nUSER 1000:1000\nENTRYPOINT [\"/opt/mcp/server\"]\nCMD []\n"
     );
     let mark = HEXLOWER.encode(&Sha256::digest(format!("{dockerfile}\n{script}").as_bytes())[..MARK_BYTES]);
     let readable: String =
@@ -147,7 +149,6 @@ fn recipe(ecosystem: Ecosystem, package: &str, base: &str) -> ImageRecipe {
             ("Dockerfile".to_owned(), dockerfile.into_bytes()),
             ("link".to_owned(), script.as_bytes().to_vec()),
         ],
-        labels: vec![("cofer.package".to_owned(), package.to_owned())],
     }
 }
 
