@@ -153,7 +153,7 @@ async fn many_servers(cofer: &Served) {
     let memory = memory as f64 / 1024.0;
     row(
         &format!("gateway, memory with {SERVERS} connected servers"),
-        &format!("{memory:.1} MiB"),
+        &format!("{memory:.1} MiB, and {} KiB for the guardian of each", cofer.guardian_kib()),
         "aim < 60 MB",
     );
 }

@@ -159,15 +159,25 @@ impl Served {
         memory_kib(self.pid(), "RssAnon:")
     }
 
+    /// What the largest of its guardians shares with nobody.
+    pub fn guardian_kib(&self) -> u64 {
+        let children: String = self.of_threads("children").collect();
+        let own = children.split_whitespace().filter_map(|pid| Some(memory_kib(pid.parse().ok()?, "RssAnon:")));
+        own.max().expect("a guardian")
+    }
+
     /// What its threads have used of the processors so far.
     pub fn processor_micros(&self) -> f64 {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
-        // One that has ended since it was listed is left out.
-        let used =
-            tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok());
-        used.map(|text| text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("a number"))
+        self.of_threads("schedstat")
+            .map(|text| text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).expect("a number"))
             .sum::<f64>()
             / 1e3
+    }
+
+    /// What the kernel tells of each thread. One that has ended since it was listed is left out.
+    fn of_threads(&self, what: &'static str) -> impl Iterator<Item = String> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        threads.flatten().filter_map(move |thread| std::fs::read_to_string(thread.path().join(what)).ok())
     }
 
     /// SIGTERM, and its end. Gives back the data.

@@ -73,15 +73,7 @@ enum Command {
     Version(version::Version),
 }
 
-/// The part of this program that is not for people: see `cofer_sandbox::child`.
-const GUARD: &str = "guard";
-
 fn main() -> ExitCode {
-    // Before anything else: there is one of these for each child process, and each is to stay tiny.
-    let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|command| command == GUARD) {
-        return cofer_server::guard_main(args);
-    }
     let Cli { command, json } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(answer) => return help_or_usage(&answer),

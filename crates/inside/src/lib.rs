@@ -16,6 +16,7 @@
 //! Each side takes the other for hostile: lengths are limited before anything is kept, and what cannot be understood ends the connection.
 
 mod codec;
+pub mod guarding;
 pub mod tree;
 mod words;
 

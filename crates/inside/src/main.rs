@@ -1,6 +1,6 @@
-//! The helper inside an environment's container.
+//! Cofer's helper: inside an environment's container, and beside each program that Cofer starts on its own machine.
 //!
-//! It is mounted there read-only and is the container's first process. It is one program with several parts to play, so that it needs nothing of the
+//! In a container it is mounted read-only and is the first process. It is one program with several parts to play, so that it needs nothing of the
 //! image: no shell, no library, no user.
 //!
 //! | called as | what it is |
@@ -9,9 +9,11 @@
 //! | `main CHANNEL -- COMMAND…` | the same, of a background command |
 //! | `warden` | who looks after one command, its connection on standard input and output: `warden` |
 //! | `step COMMAND…` | a command on a terminal, a moment before it is itself: `job` |
+//! | `guard COFER PROGRAM…` | who owns the processes of a program that runs in no container: `guard` |
 
 mod bell;
 mod files;
+mod guard;
 mod host;
 mod job;
 mod log;
@@ -23,6 +25,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cofer_inside::guarding::GUARD;
 use serve::Purpose;
 
 const USER: &str = "--user";
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let part = args.next().unwrap_or_default();
     match part.to_str() {
+        Some(GUARD) => guard::guard_main(args),
         Some(job::STEP) => job::step_main(args),
         Some("warden") => warden::warden_main(user_of(args).or_else(user_of_the_first_process).as_deref()),
         Some("serve" | "main") => match purpose(args.collect()) {

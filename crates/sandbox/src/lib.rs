@@ -32,7 +32,7 @@ mod usage;
 mod volumes;
 pub mod workshop;
 
-pub use child::{ChildEnd, ChildError, ChildProcess, ChildSpec, Guardian, HowEnded, guard_main};
+pub use child::{ChildEnd, ChildError, ChildProcess, ChildSpec, HowEnded};
 pub use command::{
     CommandEnd, CommandInput, CommandSpec, HowCommandEnded, RunningCommand, Said, TerminalSize,
 };

@@ -19,11 +19,6 @@ use cofer_server::Aside;
 use cofer_server::telemetry::Telemetry;
 
 fn main() -> ExitCode {
-    // Each stdio server is started by a guardian, which is this program once more: it ends the server's whole tree when we end.
-    let mut args = std::env::args_os().skip(1);
-    if args.next().is_some_and(|command| command == "guard") {
-        return cofer_server::guard_main(args);
-    }
     // An error says that it was told already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Runtime::new();

@@ -35,7 +35,6 @@ mod stdio;
 pub mod telemetry;
 
 pub use aside::{Aside, AsideError};
-pub use cofer_sandbox::guard_main;
 pub use relay::relay;
 pub use runtime::runtime;
 pub use serve::{StartError, serve, serve_with};

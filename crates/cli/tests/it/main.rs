@@ -12,7 +12,6 @@ mod documents;
 mod doors;
 mod environments;
 mod gateway;
-mod guard;
 mod hostile_clients;
 mod hosting;
 mod keys;

@@ -13,18 +13,18 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use cofer_inside::tree;
+use cofer_inside::{guarding, tree};
 use rustix::process::{Pid, Signal};
 use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::last_words::LastWords;
-use super::{ChildEnd, HowEnded, guard};
+use super::{ChildEnd, HowEnded};
 
 pub(super) const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
-const NOT_STARTED: i32 = guard::NOT_STARTED_CODE as i32;
+const NOT_STARTED: i32 = guarding::NOT_STARTED_CODE as i32;
 /// How long a guardian may take to kill its tree.
 const OBEDIENCE_MAX: Duration = Duration::from_secs(10);
 /// How long the last of a child's stderr is waited for. Its writers are dead by then, unless they gave it to somebody else.
@@ -102,7 +102,7 @@ impl Keeper {
     /// The guardian has its own patience, which is waited for, and then some.
     fn let_go(&mut self) {
         self.push
-            .get_or_insert(Push { at: Instant::now() + guard::GRACE + OBEDIENCE_MAX, signal: Signal::KILL });
+            .get_or_insert(Push { at: Instant::now() + guarding::GRACE + OBEDIENCE_MAX, signal: Signal::KILL });
         self.signal(Signal::TERM);
     }
 
@@ -156,7 +156,7 @@ fn how_ended(status: Option<ExitStatus>, last_line: Option<&String>) -> HowEnded
     let signal = status.and_then(|status| status.signal());
     match (code, signal) {
         (Some(code), _)
-            if code == NOT_STARTED && last_line.is_some_and(|line| guard::says_not_started(line)) =>
+            if code == NOT_STARTED && last_line.is_some_and(|line| line.starts_with(guarding::NOT_STARTED)) =>
         {
             HowEnded::NotStarted
         }

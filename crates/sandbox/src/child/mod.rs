@@ -7,17 +7,15 @@
 //!     └─ SIGHUP, SIGTERM, SIGINT ───────────────► guardian ◄─ sees Cofer's end, also by SIGKILL
 //! ```
 //!
-//! Between the two stands a *guardian* ([`guard_main`]): this program once more, started before any runtime, so that it stays tiny.
-//! Nothing in Cofer could do its part: who is killed cannot clean up. The pipes are the program's own; the guardian holds no end of them.
+//! Between the two stands a *guardian* (`inside/src/guard.rs`), a part of the small program that Cofer carries along. Nothing in Cofer could
+//! do its part: who is killed cannot clean up. The pipes are the program's own; the guardian holds no end of them.
 //!
 //! The program's environment is clean: a few variables of Cofer's ([`program::PASSED_ON`]) and what its spec names.
 
-mod guard;
 mod keeper;
 mod last_words;
 mod program;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -25,15 +23,15 @@ use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use cofer_inside::guarding::GUARD;
 use cofer_model::Kind;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-pub use guard::guard_main;
 use keeper::Keeper;
 
-use crate::{LogSink, Streams};
+use crate::{LogSink, Streams, helper};
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -45,14 +43,6 @@ pub struct ChildSpec {
     pub environment: Vec<(String, SecretString)>,
     /// Where it starts; Cofer's own folder unless told.
     pub cwd: Option<PathBuf>,
-}
-
-/// How to start a guardian.
-#[derive(Clone, Debug)]
-pub struct Guardian {
-    pub program: PathBuf,
-    /// What makes it call [`guard_main`], with the arguments that follow these.
-    pub args: Vec<OsString>,
 }
 
 /// Why there is no child.
@@ -122,40 +112,34 @@ impl fmt::Display for ChildEnd {
     }
 }
 
-impl Guardian {
-    /// This program, by the hidden subcommand that `cofer` has for it. It works also after the file was replaced by a newer one.
-    pub fn of_this_program() -> Self {
-        Self { program: "/proc/self/exe".into(), args: vec!["guard".into()] }
-    }
+/// Starts a child. To be called inside a runtime, which then looks after it.
+pub fn spawn(spec: &ChildSpec, logs: LogSink) -> Result<ChildProcess, ChildError> {
+    program::check(spec)?;
+    let could_not = |source| ChildError::Start { program: spec.program.clone(), source };
+    let mut guardian = guardian(spec).and_then(|mut guardian| guardian.spawn()).map_err(could_not)?;
+    let (Some(stdin), Some(stdout), Some(stderr), Some(pid)) =
+        (guardian.stdin.take(), guardian.stdout.take(), guardian.stderr.take(), guardian.id())
+    else {
+        return Err(could_not(io::Error::other("its pipes are missing")));
+    };
+    let (orders, inbox) = mpsc::unbounded_channel();
+    let (ending, ended) = watch::channel(None);
+    tokio::spawn(Keeper::new(guardian, inbox, last_words::listen(stderr, logs), ending).keep());
+    let streams = Streams { stdin: Box::new(stdin), stdout: Box::new(stdout) };
+    Ok(ChildProcess { pid, streams: Mutex::new(Some(streams)), orders, ended })
+}
 
-    /// Starts a child. To be called inside a runtime, which then looks after it.
-    pub fn spawn(&self, spec: &ChildSpec, logs: LogSink) -> Result<ChildProcess, ChildError> {
-        program::check(spec)?;
-        let could_not = |source| ChildError::Start { program: spec.program.clone(), source };
-        let mut guardian = self.command(spec).spawn().map_err(could_not)?;
-        let (Some(stdin), Some(stdout), Some(stderr), Some(pid)) =
-            (guardian.stdin.take(), guardian.stdout.take(), guardian.stderr.take(), guardian.id())
-        else {
-            return Err(could_not(io::Error::other("its pipes are missing")));
-        };
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let (ending, ended) = watch::channel(None);
-        tokio::spawn(Keeper::new(guardian, inbox, last_words::listen(stderr, logs), ending).keep());
-        let streams = Streams { stdin: Box::new(stdin), stdout: Box::new(stdout) };
-        Ok(ChildProcess { pid, streams: Mutex::new(Some(streams)), orders, ended })
+/// Secrets of the environment are not among its arguments: anybody can read a command line.
+fn guardian(spec: &ChildSpec) -> io::Result<Command> {
+    let mut command = Command::new(helper::to_start()?);
+    command.arg0("cofer").arg(GUARD).arg(std::process::id().to_string()).arg(&spec.program).args(&spec.args);
+    command.env_clear().envs(program::passed_on());
+    command.envs(spec.environment.iter().map(|(name, value)| (name, value.expose_secret())));
+    if let Some(cwd) = &spec.cwd {
+        command.current_dir(cwd);
     }
-
-    fn command(&self, spec: &ChildSpec) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg0("cofer").args(&self.args).args(guard::arguments(spec));
-        command.env_clear().envs(program::passed_on());
-        command.envs(spec.environment.iter().map(|(name, value)| (name, value.expose_secret())));
-        if let Some(cwd) = &spec.cwd {
-            command.current_dir(cwd);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
 }
 
 /// A child that was started. Its tree ends with this value, at the latest.

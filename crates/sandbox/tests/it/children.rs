@@ -7,23 +7,21 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cofer_sandbox::{ChildEnd, ChildError, ChildProcess, ChildSpec, Guardian, HowEnded, LogSink, Streams};
+use cofer_sandbox::{ChildEnd, ChildError, ChildProcess, ChildSpec, HowEnded, LogSink, Streams, child};
 use cofer_testkit::leaks::Leaks;
 use cofer_testkit::until;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-const GUARDIAN: &str = env!("CARGO_BIN_EXE_cofer-test-guardian");
+const STAND_IN: &str = env!("CARGO_BIN_EXE_cofer-test-stand-in");
 const GRACE: Duration = Duration::from_secs(5);
+/// There is one for each server, so this is what a server costs besides itself.
+const GUARDIAN_KIB_MAX: u64 = 128;
 
 /// Leaves a grandchild in a session of its own, whose parent is gone and which says its number; then reads a line and exits.
 const LEAVES_AN_ESCAPEE: &str = "(setsid sh -c 'echo $$; exec sleep 1000' &); read line; exit 7";
 const LEAVES_A_STUBBORN_ESCAPEE: &str =
     "(setsid sh -c 'trap \"\" TERM HUP INT; echo $$; exec sleep 1000' &); read line; exit 7";
-
-fn guardian() -> Guardian {
-    Guardian { program: GUARDIAN.into(), args: vec!["guard".into()] }
-}
 
 fn spec(program: &str, args: &[&str]) -> ChildSpec {
     let args = args.iter().map(ToString::to_string).collect();
@@ -35,7 +33,7 @@ fn no_logs() -> LogSink {
 }
 
 fn spawn(spec: &ChildSpec) -> (ChildProcess, Streams) {
-    let child = guardian().spawn(spec, no_logs()).unwrap();
+    let child = child::spawn(spec, no_logs()).unwrap();
     let streams = child.streams().unwrap();
     assert!(child.streams().is_none(), "they are taken once");
     (child, streams)
@@ -126,7 +124,7 @@ async fn nothing_that_a_program_started_outlives_the_program() {
 #[tokio::test]
 async fn nothing_that_a_program_started_outlives_a_cofer_that_is_killed() {
     let _leaks = Leaks::watch_processes().adopt_orphans();
-    let mut cofer = tokio::process::Command::new(GUARDIAN);
+    let mut cofer = tokio::process::Command::new(STAND_IN);
     cofer.args(["keep", "sh", "-c", LEAVES_AN_ESCAPEE]).stdout(Stdio::piped());
     let mut cofer = cofer.spawn().unwrap();
     let escapee: u32 = first_line(cofer.stdout.take().unwrap()).await.parse().unwrap();
@@ -178,7 +176,7 @@ async fn its_end_is_told_by_code_or_signal_with_its_last_words() {
     let logs: LogSink =
         Arc::new(move |_, line: &[u8]| sink.lock().unwrap().push_str(&String::from_utf8_lossy(line)));
     let spec = spec("sh", &["-c", "seq 1 30 >&2; printf 'no break at the end' >&2; exit 42"]);
-    let child = guardian().spawn(&spec, logs).unwrap();
+    let child = child::spawn(&spec, logs).unwrap();
     let end = child.ended().await;
     assert_eq!((end.how, end.last_words.len()), (exited(42), 20));
     assert_eq!(end.to_string(), "exited with code 42; it last said: no break at the end");
@@ -193,7 +191,7 @@ async fn its_end_is_told_by_code_or_signal_with_its_last_words() {
 #[tokio::test]
 async fn a_program_that_cannot_be_started_is_told_in_words() {
     let _leaks = Leaks::watch_processes().adopt_orphans();
-    let refused = |spec: &ChildSpec| guardian().spawn(spec, no_logs()).unwrap_err();
+    let refused = |spec: &ChildSpec| child::spawn(spec, no_logs()).unwrap_err();
     let missing = refused(&spec("no-such-program-anywhere", &[]));
     assert!(
         missing.to_string().starts_with("command not found: no-such-program-anywhere; looked in /"),
@@ -268,4 +266,21 @@ async fn a_program_that_closes_its_stdout_and_goes_on_is_seen_to_and_can_be_stop
     assert!(lives(program));
     child.stop(GRACE).await;
     assert!(!lives(program));
+}
+
+#[tokio::test]
+async fn a_guardian_is_small() {
+    let _leaks = Leaks::watch_processes().adopt_orphans();
+    let (child, mut streams) = sh("echo ready; read line");
+    // It has been started, so the guardian has done all that it does before it waits.
+    streams.stdout.read_exact(&mut [0; 6]).await.unwrap();
+    let usage = fs::read_to_string(format!("/proc/{}/smaps_rollup", child.pid())).unwrap();
+    let own_kib: u64 = usage
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:")?.trim().strip_suffix(" kB")?.parse().ok())
+        .unwrap();
+    drop(streams);
+    child.ended().await;
+    println!("a guardian has {own_kib} KiB of its own");
+    assert!(own_kib < GUARDIAN_KIB_MAX, "{own_kib} KiB");
 }

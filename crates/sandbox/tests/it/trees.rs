@@ -87,7 +87,7 @@ async fn a_cofer_that_is_killed_leaves_no_command_behind(bed: &Bed) {
         ProviderName::Docker => "docker",
         _ => "gvisor",
     };
-    let mut cofer = tokio::process::Command::new(env!("CARGO_BIN_EXE_cofer-test-guardian"))
+    let mut cofer = tokio::process::Command::new(env!("CARGO_BIN_EXE_cofer-test-stand-in"))
         .args(["work", host, bed.engine.host(), &bench.launched.id.0])
         .arg(bench.place.channel())
         .arg("setsid sleep 1001 & echo ready; sleep 1002")

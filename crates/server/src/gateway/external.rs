@@ -15,7 +15,7 @@ use cofer_model::{
     ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
 };
 use cofer_sandbox::LogSink;
-use cofer_sandbox::child::{ChildProcess, ChildSpec, Guardian};
+use cofer_sandbox::child::{self, ChildProcess, ChildSpec};
 use cofer_supervisor::Diary;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -40,7 +40,6 @@ const CALLS_WAITING: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Means {
     pub keyring: Arc<KeyRing>,
-    pub guardian: Guardian,
     pub http: reqwest::Client,
     /// For servers on this machine.
     pub direct_http: reqwest::Client,
@@ -227,10 +226,7 @@ impl ExternalDial {
         };
         let diary = Diary::new(self.means.shelf.book(self.id), mask.clone());
         let logs: LogSink = Arc::new(move |stream, said: &[u8]| diary.take(stream, said));
-        let child = self
-            .means
-            .guardian
-            .spawn(&spec, logs)
+        let child = child::spawn(&spec, logs)
             .map_err(|error| DialError::of_server(error.kind(), error.to_string()))?;
         let streams =
             child.streams().ok_or_else(|| DialError::of_ours(Kind::Internal, "its streams are taken"))?;

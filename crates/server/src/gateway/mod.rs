@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use cofer_gateway::{Gateway, GatewayRules, Native, Recorder, Room, StateKey};
 use cofer_mcp::wire::{direct_http_client, http_client};
-use cofer_sandbox::child::Guardian;
 use cofer_store::Store;
 
 use external::Means;
@@ -39,7 +38,6 @@ pub fn open(
     let shelf = Arc::<LogShelf>::default();
     let means = Means {
         keyring: logins.keyring(),
-        guardian: Guardian::of_this_program(),
         http: http_client(),
         direct_http: direct_http_client(),
         message_bytes_max: hosting.settings().message_bytes_max,

@@ -1,4 +1,4 @@
-//! The guardian itself: starts a program, and sees to it that nothing which that program ever started outlives it, or Cofer.
+//! A guardian: starts a program beside Cofer, and sees to it that nothing which that program ever started outlives it, or Cofer.
 //!
 //! It is the parent that orphans of its tree are given to (a *subreaper*), so nothing escapes by forking twice or by beginning a session of
 //! its own; and when it has no child left, nothing is left. It waits for three things: the end of Cofer, a signal, the end of a child.
@@ -9,7 +9,7 @@
 //!                                                  └──► killing: SIGKILL to all ◄┘ until none is left
 //! ```
 //!
-//! Then it ends as the program did: with its code, or by its signal. It runs without threads and before any runtime, to stay small.
+//! Then it ends as the program did: with its code, or by its signal. There is one of these for each program, so it has no threads and is small.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,18 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cofer_inside::guarding::{GRACE, NOT_STARTED, NOT_STARTED_CODE};
 use cofer_inside::tree::{self, Asked};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
-use super::ChildSpec;
-
-/// What it exits with when the program never ran, together with a line that [`says_not_started`].
-pub(super) const NOT_STARTED_CODE: u8 = 125;
-const NOT_STARTED: &str = "cofer guard: ";
-pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// For whoever asked by SIGHUP and was never heard of again.
 const PATIENCE_MAX: Duration = Duration::from_mins(1);
 /// For what a program leaves behind that ended by itself. Short, because its end is told only when all is over.
@@ -44,19 +39,8 @@ const KILL_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// How often those are looked for who have not been asked to end yet.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// The arguments that [`guard_main`] wants. Secrets of the environment are not among them: anybody can read a command line.
-pub(super) fn arguments(spec: &ChildSpec) -> impl Iterator<Item = OsString> {
-    let parent = std::process::id().to_string();
-    let fixed = [OsString::from(parent), OsString::from(&spec.program)];
-    fixed.into_iter().chain(spec.args.iter().map(OsString::from).collect::<Vec<_>>())
-}
-
-pub(super) fn says_not_started(line: &str) -> bool {
-    line.starts_with(NOT_STARTED)
-}
-
-/// The life of a guardian. `args` is Cofer's process id, the program, and the program's arguments. To be called first of all in `main`.
-pub fn guard_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// The life of a guardian. `args` is Cofer's process id, the program, and the program's arguments.
+pub fn guard_main(args: impl Iterator<Item = OsString>) -> ExitCode {
     match Watch::begin(args) {
         Ok(watch) => watch.keep(),
         Err(reason) => {
@@ -79,8 +63,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(args: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
-        let mut args = args.into_iter();
+    fn begin(mut args: impl Iterator<Item = OsString>) -> Result<Self, String> {
         let cofer = args.next().and_then(|pid| Pid::from_raw(pid.to_str()?.parse().ok()?));
         let (Some(cofer), Some(program)) = (cofer, args.next()) else {
             return Err("this is a part of Cofer that is not for people; there is nothing to see".to_owned());

@@ -1,6 +1,5 @@
-//! A guardian without the rest of Cofer, and a stand-in for Cofer that can be killed.
+//! A stand-in for Cofer that can be killed.
 //!
-//! - `guard …` is what `cofer guard …` is.
 //! - `work ENGINE HOST SANDBOX CHANNEL SCRIPT` runs a script in a workshop, copies its stdout, and waits for ever.
 //! - `keep PROGRAM ARGUMENT…` starts a child under a guardian, copies its stdout, and waits for ever.
 
@@ -11,15 +10,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cofer_sandbox::{
-    ChildProcess, ChildSpec, CommandSpec, EngineProvider, EngineSettings, Guardian, Said, SandboxId,
-    Workshop, guard_main,
+    ChildProcess, ChildSpec, CommandSpec, EngineProvider, EngineSettings, Said, SandboxId, Workshop,
+    child,
 };
 use tokio::io::AsyncReadExt as _;
 
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     match args.next().as_deref().and_then(|mode| mode.to_str()) {
-        Some("guard") => guard_main(args),
         Some("keep") => keep(args),
         Some("work") => work(args),
         _ => ExitCode::from(2),
@@ -66,7 +64,7 @@ fn keep(args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     runtime.block_on(async {
-        let child = Guardian::of_this_program().spawn(&spec, Arc::new(|_, _| ()));
+        let child = child::spawn(&spec, Arc::new(|_, _| ()));
         let Some(mut streams) = child.as_ref().ok().and_then(ChildProcess::streams) else {
             return ExitCode::FAILURE;
         };
