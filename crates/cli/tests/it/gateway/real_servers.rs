@@ -75,7 +75,7 @@ impl Six {
         ] {
             if server != except {
                 let text = self.gate.text(tool, arguments).await;
-                assert!(text.contains(expected), "{tool}: {text}");
+                assert!(text.contains(expected), "{tool}: {text}; log: {}", self.gate.app.log());
             }
         }
     }

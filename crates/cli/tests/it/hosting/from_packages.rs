@@ -1,5 +1,8 @@
 //! Servers from npm and PyPI without a Dockerfile: real packages, from the registries that the bed can reach.
 
+use std::time::Duration;
+
+use cofer_testkit::app::Ran;
 use cofer_testkit::engines;
 use serde_json::{Value, json};
 
@@ -13,6 +16,32 @@ on_each_provider!(
     a_pypi_package_becomes_a_server_and_its_image_is_used_again,
     a_package_that_does_not_exist_is_refused_in_the_installers_words,
 );
+
+/// Registries have been seen to be silent for minutes. That is nothing that Cofer could mend.
+const REGISTRY_PATIENCE: Duration = Duration::from_mins(4);
+const REGISTRY_ATTEMPTS: usize = 3;
+/// What is said of one that does not answer: by npm, by pip, by Cofer.
+const REGISTRY_IS_SILENT: [&str; 6] =
+    ["ETIMEDOUT", "ECONNRESET", "EAI_AGAIN", "ERR_SOCKET_TIMEOUT", "Read timed out", "nothing was heard for"];
+
+/// `cofer server …`, once more where it was the registry that did not answer.
+async fn ask_registry(host: &Host, args: &[&str]) -> Ran {
+    for attempt in 1.. {
+        let ran = tokio::time::timeout(REGISTRY_PATIENCE, host.app.command(args).output()).await;
+        let is_last = attempt == REGISTRY_ATTEMPTS;
+        match ran {
+            Ok(ran) => {
+                let ran = Ran::from(ran.unwrap());
+                if is_last || !REGISTRY_IS_SILENT.iter().any(|words| ran.stderr.contains(words)) {
+                    return ran;
+                }
+                println!("the registry did not answer: {}", ran.stderr);
+            }
+            Err(_late) => assert!(!is_last, "the registry did not answer in {attempt} attempts"),
+        }
+    }
+    unreachable!("it ends with the last attempt")
+}
 
 async fn with_bases(host: Host) -> Host {
     let provider = host.provider;
@@ -41,7 +70,7 @@ async fn add_twice(host: &Host, flag: &str, package: &str, more: &[&str]) -> Val
     let base = if flag == "--npx" { "cofer-test/npm-base" } else { "cofer-test/pip-base" };
     let add = async |name: &str| {
         let args = [&["server", "add", name, flag, package, "--json"], more].concat();
-        let ran = host.app.cofer(&args).await;
+        let ran = ask_registry(host, &args).await;
         ran.succeeded();
         ran.json()
     };
@@ -90,7 +119,7 @@ async fn server_filesystem_from_npm_keeps_its_files_in_a_volume(host: Host) {
     let host = with_bases(host).await;
     let package = "@modelcontextprotocol/server-filesystem";
     let args = ["server", "add", "files", "--npx", package, "--volume", "/data", "--json", "--", "/data"];
-    let ran = host.app.cofer(&args).await;
+    let ran = ask_registry(&host, &args).await;
     ran.succeeded();
     let made = ran.json();
     let tools = introduces_itself(&host, "files").await;
@@ -121,7 +150,7 @@ async fn a_package_that_does_not_exist_is_refused_in_the_installers_words(host: 
         ("--npx", "@cofer-test/there-is-no-such-package", "404"),
         ("--uvx", "cofer-test-there-is-no-such-package", "No matching distribution"),
     ] {
-        let ran = host.app.cofer(&["server", "add", "x", flag, package]).await;
+        let ran = ask_registry(&host, &["server", "add", "x", flag, package]).await;
         let error = ran.failed_with(2);
         assert!(error.contains(said) && error.contains(package), "{error}");
         assert!(error.lines().count() <= 40, "{error}");
