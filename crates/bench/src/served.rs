@@ -162,7 +162,8 @@ impl Served {
     /// What the largest of its guardians shares with nobody.
     pub fn guardian_kib(&self) -> u64 {
         let children: String = self.of_threads("children").collect();
-        let own = children.split_whitespace().filter_map(|pid| Some(memory_kib(pid.parse().ok()?, "RssAnon:")));
+        let own =
+            children.split_whitespace().filter_map(|pid| Some(memory_kib(pid.parse().ok()?, "RssAnon:")));
         own.max().expect("a guardian")
     }
 

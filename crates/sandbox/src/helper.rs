@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
 const HELPER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cofer-inside"));
@@ -47,7 +47,7 @@ pub(crate) fn to_start() -> io::Result<PathBuf> {
 }
 
 fn in_memory() -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let flags = MemfdFlags::CLOEXEC;
     let made = match rustix::fs::memfd_create("cofer-guard", flags | MemfdFlags::EXEC) {
         // A kernel that has never heard of one that may not be started.
         Err(Errno::INVAL) => rustix::fs::memfd_create("cofer-guard", flags),
@@ -55,7 +55,6 @@ fn in_memory() -> io::Result<File> {
     };
     let mut file = File::from(made?);
     file.write_all(HELPER)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(file)
 }
 

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cofer_sandbox::{
-    ChildProcess, ChildSpec, CommandSpec, EngineProvider, EngineSettings, Said, SandboxId, Workshop,
-    child,
+    ChildProcess, ChildSpec, CommandSpec, EngineProvider, EngineSettings, Said, SandboxId, Workshop, child,
 };
 use tokio::io::AsyncReadExt as _;
 

@@ -101,8 +101,10 @@ impl Keeper {
 
     /// The guardian has its own patience, which is waited for, and then some.
     fn let_go(&mut self) {
-        self.push
-            .get_or_insert(Push { at: Instant::now() + guarding::GRACE + OBEDIENCE_MAX, signal: Signal::KILL });
+        self.push.get_or_insert(Push {
+            at: Instant::now() + guarding::GRACE + OBEDIENCE_MAX,
+            signal: Signal::KILL,
+        });
         self.signal(Signal::TERM);
     }
 
@@ -156,7 +158,8 @@ fn how_ended(status: Option<ExitStatus>, last_line: Option<&String>) -> HowEnded
     let signal = status.and_then(|status| status.signal());
     match (code, signal) {
         (Some(code), _)
-            if code == NOT_STARTED && last_line.is_some_and(|line| line.starts_with(guarding::NOT_STARTED)) =>
+            if code == NOT_STARTED
+                && last_line.is_some_and(|line| line.starts_with(guarding::NOT_STARTED)) =>
         {
             HowEnded::NotStarted
         }
