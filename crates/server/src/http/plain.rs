@@ -10,7 +10,7 @@
 //!
 //! A request is plain if it is a POST of HTTP/1.1 that says its length once and nothing about how the connection is to be used. Whatever
 //! else comes, and whatever is wrong with it, is for hyper to judge: nothing is refused here. A general server is a tenth of what a
-//! call costs.
+//! call costs. So is taking a head apart; but clients say the same head again and again, so it is done once.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -59,6 +59,8 @@ pub(super) struct Plain<'a, S> {
     leaving: &'a AtomicBool,
     stream: Watched<S>,
     received: BytesMut,
+    /// What the last request began with.
+    head: Option<Head>,
     written: Vec<u8>,
     date: Date,
 }
@@ -93,8 +95,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Plain<'a, S> {
         leaving: &'a AtomicBool,
         stream: Watched<S>,
     ) -> Self {
-        let (received, written, date) = (BytesMut::new(), Vec::new(), Date::default());
-        Self { app, peer, patience, leaving, stream, received, written, date }
+        let (received, head, written, date) = (BytesMut::new(), None, Vec::new(), Date::default());
+        Self { app, peer, patience, leaving, stream, received, head, written, date }
     }
 
     /// Until something comes that is hyper's, which is given back with the connection, or until its end.
@@ -119,7 +121,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Plain<'a, S> {
     async fn next_request(&mut self) -> Result<Option<(Lane, Posted)>, Gone> {
         let (mut until, mut turn) = (None, None);
         loop {
-            match read(&mut self.received, self.peer) {
+            match read(&mut self.received, &mut self.head, self.peer) {
                 Received::Whole(lane, posted) => return Ok(Some((lane, posted))),
                 Received::Other => return Ok(None),
                 Received::Part => {}
@@ -161,8 +163,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Plain<'a, S> {
 
     async fn answer(&mut self, lane: Lane, mut posted: Posted) -> Result<(), Gone> {
         let (app, turn) = (self.app, self.patience.our_turn());
-        let answer = pin!(lane.answer(app, &mut posted));
-        let answered = self.unless_gone(answer).await?;
+        let answered = {
+            let answer = pin!(lane.answer(app, &mut posted));
+            self.unless_gone(answer).await?
+        };
+        if let Some(head) = &mut self.head {
+            head.give_back(posted);
+        }
         let sent = match answered {
             Answered { answer: CallAnswer::Json(status, message), request_id } => {
                 drop(turn);
@@ -305,10 +312,53 @@ fn field(written: &mut Vec<u8>, name: &str, value: &[u8]) {
     written.extend_from_slice(value);
 }
 
+/// A head that was taken apart. A client says the same again for its next request, but for how long that is.
+struct Head {
+    said: Bytes,
+    /// Where in it the length stands.
+    length: Range<usize>,
+    /// All but the length.
+    headers: HeaderMap,
+    uri: Uri,
+}
+
+impl Head {
+    /// How many bytes it has this time, and its body, if what was received begins with it.
+    fn said_again(&self, received: &[u8]) -> Option<(usize, usize)> {
+        let rest = received.strip_prefix(&self.said[..self.length.start])?;
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let end = &self.said[self.length.end..];
+        if !rest[digits..].starts_with(end) {
+            return None;
+        }
+        let body_bytes = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+        (body_bytes <= BODY_BYTES_MAX).then_some((self.length.start + digits + end.len(), body_bytes))
+    }
+
+    /// The request, for as long as it is answered.
+    fn lend(&mut self, body: Bytes, peer: Peer) -> Received {
+        let Some(lane) = Lane::at(self.uri.path()) else { return Received::Other };
+        let (headers, uri) = (std::mem::take(&mut self.headers), std::mem::take(&mut self.uri));
+        Received::Whole(lane, Posted { headers, uri, peer, body: Given::Whole(body) })
+    }
+
+    fn give_back(&mut self, posted: Posted) {
+        (self.headers, self.uri) = (posted.headers, posted.uri);
+    }
+}
+
 /// Takes the next request out of what was received, if it is there.
-fn read(received: &mut BytesMut, peer: Peer) -> Received {
+fn read(received: &mut BytesMut, last: &mut Option<Head>, peer: Peer) -> Received {
     if received.is_empty() {
         return Received::Part;
+    }
+    if let Some(head) = last
+        && let Some((head_bytes, body_bytes)) = head.said_again(received)
+    {
+        return match take_body(received, head_bytes, body_bytes) {
+            Some(body) => head.lend(body, peer),
+            None => Received::Head,
+        };
     }
     let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut fields);
@@ -320,30 +370,39 @@ fn read(received: &mut BytesMut, peer: Peer) -> Received {
     let (Some("POST"), Some(1), Some(path)) = (head.method, head.version, head.path) else {
         return Received::Other;
     };
-    let Some(lane) = Lane::at(path) else { return Received::Other };
-    let Some(body_bytes) = length_of(head.headers) else { return Received::Other };
-    if body_bytes > BODY_BYTES_MAX {
+    if Lane::at(path).is_none() {
         return Received::Other;
-    }
-    if received.len() < head_bytes + body_bytes {
-        return Received::Head;
     }
     let place = |part: &[u8]| {
         let begin = part.as_ptr().addr() - received.as_ptr().addr();
         begin..begin + part.len()
     };
-    let path = place(path.as_bytes());
-    let fields: Vec<_> =
-        head.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value))).collect();
-    let head = received.split_to(head_bytes).freeze();
-    let body = received.split_to(body_bytes).freeze();
-    let uri = Uri::from_maybe_shared(head.slice(path)).ok();
-    if let (Some(uri), Some(headers)) = (uri, headers_of(&head, fields)) {
-        return Received::Whole(lane, Posted { headers, uri, peer, body: Given::Whole(body) });
+    let Some((length, body_bytes)) = length_of(head.headers) else { return Received::Other };
+    if body_bytes > BODY_BYTES_MAX {
+        return Received::Other;
     }
-    // Put together again, for hyper to say what is wrong with it.
-    *received = [&*head, &*body, &**received].concat().as_slice().into();
-    Received::Other
+    let (path, length) = (place(path.as_bytes()), place(length));
+    let fields = head.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value)));
+    let fields: Vec<_> = fields.filter(|(_, value)| *value != length).collect();
+    // Its own, so that the room for what is received can be used again.
+    let said = Bytes::copy_from_slice(&received[..head_bytes]);
+    let (Ok(uri), Some(headers)) = (Uri::from_maybe_shared(said.slice(path)), headers_of(&said, fields))
+    else {
+        return Received::Other;
+    };
+    match take_body(received, head_bytes, body_bytes) {
+        Some(body) => last.insert(Head { said, length, headers, uri }).lend(body, peer),
+        None => Received::Head,
+    }
+}
+
+/// The body that follows a head, if it is there.
+fn take_body(received: &mut BytesMut, head_bytes: usize, body_bytes: usize) -> Option<Bytes> {
+    if received.len() < head_bytes + body_bytes {
+        return None;
+    }
+    received.advance(head_bytes);
+    Some(received.split_to(body_bytes).freeze())
 }
 
 /// `None` if one of them is none.
@@ -364,8 +423,8 @@ fn may_become_plain(received: &[u8]) -> bool {
     received.len() <= HEAD_BYTES_MAX && received[..known] == begin[..known]
 }
 
-/// Said once, in digits, and nothing about the connection beside it.
-fn length_of(fields: &[httparse::Header<'_>]) -> Option<usize> {
+/// How it is said, and what it is. Said once, in digits, and nothing about the connection beside it.
+fn length_of<'a>(fields: &[httparse::Header<'a>]) -> Option<(&'a [u8], usize)> {
     let mut length = None;
     for field in fields {
         let is = |name: &HeaderName| field.name.eq_ignore_ascii_case(name.as_str());
@@ -374,7 +433,7 @@ fn length_of(fields: &[httparse::Header<'_>]) -> Option<usize> {
             if length.is_some() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
-            length = Some(digits.parse().ok()?);
+            length = Some((field.value, digits.parse().ok()?));
         } else if [header::TRANSFER_ENCODING, header::EXPECT, header::UPGRADE, header::TE, header::TRAILER]
             .iter()
             .any(is)
@@ -414,11 +473,19 @@ mod tests {
         Peer(std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1));
 
     fn seen(received: &mut BytesMut) -> String {
-        match read(received, PEER) {
-            Received::Whole(_, Posted { headers, uri, body: Given::Whole(body), .. }) => {
-                format!("{uri} {} {}", headers.len(), String::from_utf8_lossy(&body))
+        seen_after(received, &mut None)
+    }
+
+    fn seen_after(received: &mut BytesMut, last: &mut Option<Head>) -> String {
+        match read(received, last, PEER) {
+            Received::Whole(_, posted) => {
+                let Given::Whole(body) = &posted.body else { return "not all of it".to_owned() };
+                let fields: Vec<_> =
+                    posted.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+                let seen = format!("{} [{}] {}", posted.uri, fields.join(" "), String::from_utf8_lossy(body));
+                last.as_mut().unwrap().give_back(posted);
+                seen
             }
-            Received::Whole(..) => "not all of it".to_owned(),
             Received::Part => "part".to_owned(),
             Received::Head => "head".to_owned(),
             Received::Other => "other".to_owned(),
@@ -433,9 +500,9 @@ mod tests {
     fn a_plain_request_is_taken_and_the_next_one_stays() {
         let one = "POST /mcp HTTP/1.1\r\nHost: x\r\ncontent-length: 2\r\n\r\n{}";
         let mut received = BytesMut::from(one.repeat(2).as_str());
-        assert_eq!(seen(&mut received), "/mcp 2 {}");
+        assert_eq!(seen(&mut received), "/mcp [host=\"x\"] {}");
         assert_eq!(received, one);
-        assert_eq!(seen(&mut received), "/mcp 2 {}");
+        assert_eq!(seen(&mut received), "/mcp [host=\"x\"] {}");
         assert_eq!(seen(&mut received), "part");
     }
 
@@ -443,7 +510,10 @@ mod tests {
     fn whatever_is_not_plain_is_for_the_general_server() {
         let post = |line: &str, fields: &str| of(&format!("{line}\r\nHost: x\r\n{fields}\r\n{{}}"));
         let mcp = "POST /mcp HTTP/1.1";
-        assert_eq!(post(mcp, "Content-Length: 2\r\nConnection: Keep-Alive\r\n"), "/mcp 3 {}");
+        assert_eq!(
+            post(mcp, "Content-Length: 2\r\nConnection: Keep-Alive\r\n"),
+            "/mcp [host=\"x\" connection=\"Keep-Alive\"] {}"
+        );
         for (line, fields) in [
             ("GET /mcp HTTP/1.1", "Content-Length: 2\r\n"),
             ("POST /mcp HTTP/1.0", "Content-Length: 2\r\n"),
@@ -477,7 +547,35 @@ mod tests {
         assert_eq!(of(&format!("POST /mcp HTTP/1.1\r\nx: {}", "y".repeat(HEAD_BYTES_MAX))), "other");
     }
 
+    /// Requests that one client may send one after the other: the same but for their length, or not.
+    fn request() -> impl Strategy<Value = Vec<u8>> {
+        let path = prop_oneof![8 => Just("/mcp"), 1 => Just("/projects/a/mcp"), 1 => Just("/other")];
+        let fields = prop_oneof![
+            6 => Just(""),
+            1 => Just("Mcp-Session-Id: 1\r\n"),
+            1 => Just("Connection: close\r\n"),
+            1 => Just("Content-Length: 1\r\n"),
+            1 => Just("Transfer-Encoding: chunked\r\n")
+        ];
+        let length = prop_oneof![8 => "[0-9]{1,3}", 1 => "[0-9]{5,25}", 1 => "[+-]?[0-9]?,? ?[0-9]?"];
+        (path, fields, length, 0_usize..1200).prop_map(|(path, fields, length, sent)| {
+            let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{fields}\r\n");
+            [head.as_bytes(), &vec![b'b'; length.parse().map_or(sent, |length: usize| length.min(sent))]]
+                .concat()
+        })
+    }
+
     proptest! {
+        #[test]
+        fn what_a_client_said_before_changes_nothing(requests in proptest::collection::vec(request(), 1..8)) {
+            let mut last = None;
+            for request in requests {
+                let (mut remembering, mut afresh) = (request.as_slice().into(), request.as_slice().into());
+                assert_eq!(seen_after(&mut remembering, &mut last), seen(&mut afresh));
+                assert_eq!(remembering, afresh);
+            }
+        }
+
         #[test]
         fn in_however_many_parts_it_comes_it_is_the_same_request(at in proptest::collection::vec(0_usize..120, 0..6)) {
             let text = "POST /projects/a/mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n{\"a\":\"b\"}  ";
@@ -489,7 +587,7 @@ mod tests {
                 received.extend_from_slice(&text.as_bytes()[before..end]);
                 before = end;
                 let expected = match end {
-                    _ if end == text.len() => "/projects/a/mcp 2 {\"a\":\"b\"}  ",
+                    _ if end == text.len() => "/projects/a/mcp [host=\"x\"] {\"a\":\"b\"}  ",
                     _ if end >= text.find('{').unwrap() => "head",
                     _ => "part",
                 };
