@@ -35,13 +35,12 @@ pub(crate) fn write_out(directory: &Path) -> io::Result<PathBuf> {
 /// The helper as a program that can be started here. It is in no folder, so that nothing of it is left, and a newer Cofer's is another one.
 pub(crate) fn to_start() -> io::Result<PathBuf> {
     static HELD: OnceLock<File> = OnceLock::new();
-    let held = match HELD.get() {
-        Some(held) => held,
-        None => {
-            let opened = in_memory().or_else(|_not_allowed| without_a_name(&env::temp_dir()))?;
-            // Of two that do this at once, one is kept.
-            HELD.get_or_init(|| opened)
-        }
+    let held = if let Some(held) = HELD.get() {
+        held
+    } else {
+        let opened = in_memory().or_else(|_not_allowed| without_a_name(&env::temp_dir()))?;
+        // Of two that do this at once, one is kept.
+        HELD.get_or_init(|| opened)
     };
     Ok(format!("/proc/self/fd/{}", held.as_raw_fd()).into())
 }
