@@ -35,7 +35,6 @@ async fn ask_registry(host: &Host, args: &[&str]) -> Ran {
                 if is_last || !REGISTRY_IS_SILENT.iter().any(|words| ran.stderr.contains(words)) {
                     return ran;
                 }
-                println!("the registry did not answer: {}", ran.stderr);
             }
             Err(_late) => assert!(!is_last, "the registry did not answer in {attempt} attempts"),
         }
