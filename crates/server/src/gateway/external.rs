@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cofer_gateway::{Dial, DialError, Dialled, Held, Item};
 use cofer_mcp::wire::{self, Credentials, Fault, HttpTarget, Mirrors, Wire, WireFault, WireLimits};
-use cofer_mcp::{Ear, Face, Limits, Pump, discover, shake_hands};
+use cofer_mcp::{Ear, Era, Face, Limits, Pump, discover, shake_hands};
 use cofer_model::mask::Mask;
 use cofer_model::{
     ExternalConfig, Kind, ProjectId, RemoteConfig, SecretName, ServerId, StdioConfig, template,
@@ -317,17 +317,23 @@ async fn greet(
     let discovered = if era.shakes_hands() { Ok(None) } else { discover(&pump, face, PROBE_TIMEOUT).await };
     let hands = match discovered {
         Ok(Some(hands)) => Ok(hands),
-        Ok(None) => {
-            let hands = shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await;
-            if hands.is_ok() {
-                era.note_that_it_shakes_hands();
+        Ok(None) => match shake_hands(&pump, face, HANDSHAKE_TIMEOUT).await {
+            // One of the later era that took long to begin has heard the question by now, and shakes no hands any more.
+            Ok(refused) if refused.protocol_version.is_none() && !era.shakes_hands() => {
+                let asked_again = discover(&pump, face, PROBE_TIMEOUT).await;
+                asked_again.map(|hands| hands.unwrap_or(refused))
             }
-            hands
-        }
+            hands => hands,
+        },
         Err(error) => Err(error),
     };
     match hands {
-        Ok(hands) => Ok(Dialled { pump, hands, mask, held }),
+        Ok(hands) => {
+            if hands.era == Era::Handshake {
+                era.note_that_it_shakes_hands();
+            }
+            Ok(Dialled { pump, hands, mask, held })
+        }
         Err(error) => {
             let why = held.last_words().await.unwrap_or_else(|| error.to_string());
             Err(DialError::of_server(error.kind(), why))

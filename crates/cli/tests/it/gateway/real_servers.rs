@@ -176,3 +176,20 @@ async fn nothing_is_left_of_them_after_a_kill_of_cofer() {
     }
     six.gate.kill().await;
 }
+
+/// Longer than it is waited for whether a server knows the later era: `uvx` may have to fetch it first.
+#[tokio::test]
+async fn a_server_of_the_later_era_that_takes_long_to_begin_is_spoken_to_as_such() {
+    let Some(tools) = engines::tools() else { return };
+    let gate = Gate::new().await;
+    let begin = format!("sleep 6; exec {}", tools.join("bin/mcp-server-time").display());
+    gate.stdio("time", Path::new("sh"), &["-c", &begin], json!({})).await;
+    until_seen("an answer of it", async || {
+        let text = gate.text("get_current_time", json!({"timezone": "Europe/Zurich"})).await;
+        if text.contains("Europe/Zurich") { Ok(()) } else { Err(format!("{text}; log: {}", gate.app.log())) }
+    })
+    .await;
+    let server = gate.app.get(&format!("{SERVERS}/time")).await.json();
+    assert_eq!(server["protocol_version"], "2026-07-28", "{server:#}");
+    gate.stop().await;
+}
