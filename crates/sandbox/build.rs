@@ -1,4 +1,4 @@
-//! Builds the helper that runs inside environments' containers, so that Cofer carries it along and stays one program.
+//! Builds the helper that runs inside environments' containers and beside programs, so that Cofer carries it along and stays one program.
 //!
 //! The helper must run in any image, so it is static: this same workspace is built once more, for that one program, with settings of its own and a
 //! target directory of its own. Nothing is downloaded: all that it needs is needed here too, and was there before this ran.
