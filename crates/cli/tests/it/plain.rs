@@ -156,6 +156,23 @@ async fn refusals_are_the_same_and_a_token_is_asked_for_each_time() {
 }
 
 #[tokio::test]
+async fn a_token_that_was_revoked_is_refused_in_a_head_that_was_good_before() {
+    let app = serving().await;
+    let guest = app.post("/api/v1/tokens", &json!({"name": "guest", "scopes": ["tools:call"]})).await;
+    let said = |id| ping(&app, "none", id, "").replace(&app.token, guest.json()["token"].as_str().unwrap());
+    let mut client = connect(&app).await;
+    for id in 1..=3 {
+        client.write_all(said(id).as_bytes()).await.unwrap();
+        // It is let in: what is missing is a session.
+        assert!(answer(&mut client).await.0.starts_with("http/1.1 404"), "{id}");
+    }
+    assert_eq!(app.delete("/api/v1/tokens/guest").await.status, 204);
+    client.write_all(said(4).as_bytes()).await.unwrap();
+    assert!(answer(&mut client).await.0.starts_with("http/1.1 401"));
+    app.stop().await;
+}
+
+#[tokio::test]
 async fn who_says_nothing_more_is_hung_up_on_and_does_not_hold_up_the_end() {
     let app = start().arg("--header-timeout-ms=300").serve().await;
     let (session, mut idle) = (session(&app).await, connect(&app).await);

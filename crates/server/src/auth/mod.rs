@@ -21,7 +21,7 @@ mod verified;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
@@ -37,7 +37,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::app::App;
 use crate::http::ApiError;
 use crate::http::listen::Peer;
-use crate::settings::McpAuth;
+use crate::settings::{McpAuth, Settings};
 use crate::telemetry::metrics;
 pub use issued::Issued;
 use throttle::Throttle;
@@ -120,11 +120,39 @@ pub(crate) struct Asking<'a> {
     pub headers: &'a HeaderMap,
     pub uri: &'a Uri,
     pub peer: Option<Peer>,
+    /// If the same may be said again.
+    pub seen: Option<&'a Seen>,
+}
+
+/// What was seen in the head of a request, and holds as long as Cofer runs: not whether its token is good.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    addresses_us: OnceLock<()>,
+    token: OnceLock<TokenHash>,
 }
 
 impl<'a> Asking<'a> {
     fn of(parts: &'a Parts) -> Self {
-        Self { headers: &parts.headers, uri: &parts.uri, peer: parts.extensions.get().copied() }
+        Self { headers: &parts.headers, uri: &parts.uri, peer: parts.extensions.get().copied(), seen: None }
+    }
+
+    fn check_address(&self, settings: &Settings) -> Result<(), ApiError> {
+        if self.seen.is_some_and(|seen| seen.addresses_us.get().is_some()) {
+            return Ok(());
+        }
+        address::check(self.headers, self.uri, settings)?;
+        self.seen.map(|seen| seen.addresses_us.set(()));
+        Ok(())
+    }
+
+    /// The one that it shows, if it does.
+    fn token(&self) -> Option<TokenHash> {
+        if let Some(known) = self.seen.and_then(|seen| seen.token.get()) {
+            return Some(*known);
+        }
+        let hash = presented(self.headers).map(TokenHash::of)?;
+        self.seen.map(|seen| seen.token.set(hash));
+        Some(hash)
     }
 }
 
@@ -189,7 +217,7 @@ impl FromRequestParts<App> for McpUser {
 
 impl McpUser {
     pub(crate) async fn admitted(asking: &Asking<'_>, app: &App) -> Result<Self, ApiError> {
-        address::check(asking.headers, asking.uri, &app.settings)?;
+        asking.check_address(&app.settings)?;
         match app.settings.gateway.mcp_auth {
             McpAuth::None => Ok(Self::Anybody),
             McpAuth::Token => by_token(asking, app).await.map(Self::Token),
@@ -229,7 +257,7 @@ impl FromRequestParts<App> for Caller {
 impl Caller {
     async fn admitted(asking: &Asking<'_>, app: &App) -> Result<Self, ApiError> {
         let peer = asking.peer.map(|peer| peer.address(asking.headers, app.settings.behind_proxy));
-        app.doorkeeper.admit(asking.headers, peer).await
+        app.doorkeeper.admit(asking, peer).await
     }
 }
 
@@ -238,17 +266,16 @@ impl Doorkeeper {
         Self { store, verified: Verified::default(), throttle: Mutex::default(), uses: Mutex::default() }
     }
 
-    async fn admit(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Caller, ApiError> {
-        let Some(presented) = presented(headers) else {
+    async fn admit(&self, asking: &Asking<'_>, peer: Option<IpAddr>) -> Result<Caller, ApiError> {
+        let Some(hash) = asking.token() else {
             metrics::auth_failed("missing");
             return Err(unauthorized("a token is needed: send `Authorization: Bearer TOKEN`"));
         };
-        let hash = TokenHash::of(presented);
         let now = Moment::now();
         let (token, is_noted) = match self.verified.get(&hash, Instant::now(), now) {
             Some(known) => known,
             // Aside: most requests need no room for it.
-            None => (Box::pin(self.verify(presented, hash, peer)).await?, false),
+            None => (Box::pin(self.verify(asking, hash, peer)).await?, false),
         };
         if token.is_expired(now) {
             metrics::auth_failed("expired");
@@ -262,13 +289,13 @@ impl Doorkeeper {
 
     async fn verify(
         &self,
-        presented: &str,
+        asking: &Asking<'_>,
         hash: TokenHash,
         peer: Option<IpAddr>,
     ) -> Result<Arc<Token>, ApiError> {
         let wait = peer.and_then(|peer| self.throttle().refuses(peer, Instant::now()));
         let was_good = self.verified.knew(&hash);
-        let may_be_right = was_good || is_of_our_making(presented);
+        let may_be_right = was_good || presented(asking.headers).is_some_and(is_of_our_making);
         if let Some(wait) = wait.filter(|_| !may_be_right) {
             return Err(throttled(wait));
         }

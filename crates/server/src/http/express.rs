@@ -6,6 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -20,7 +21,7 @@ use super::listen::Peer;
 use super::observe::{self, Count};
 use super::router::too_busy;
 use crate::app::App;
-use crate::auth::Asking;
+use crate::auth::{Asking, Seen};
 use crate::routes::{hosted_calls, mcp};
 use crate::telemetry::metrics::Express;
 
@@ -34,15 +35,34 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 /// What is looked at of a request on this lane.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    pub headers: HeaderMap,
-    pub uri: Uri,
+    pub said: Arc<Said>,
     pub peer: Peer,
     pub body: Given,
 }
 
+/// The head of a request, and what it comes to: where the same head comes again, nobody has to look again.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub headers: HeaderMap,
+    pub uri: Uri,
+    pub manner: mcp::Manner,
+    /// By what the caller knows it.
+    trace_id: Option<String>,
+    request_id: Option<HeaderValue>,
+    seen: Seen,
+}
+
+impl Said {
+    pub(crate) fn new(headers: HeaderMap, uri: Uri) -> Self {
+        let (trace_id, request_id) = (observe::callers_trace_id(&headers), observe::request_id(&headers));
+        Self { manner: mcp::Manner::of(&headers), trace_id, request_id, seen: Seen::default(), headers, uri }
+    }
+}
+
 impl Posted {
     pub(crate) fn asking(&self) -> Asking<'_> {
-        Asking { headers: &self.headers, uri: &self.uri, peer: Some(self.peer) }
+        let Said { headers, uri, seen, .. } = &*self.said;
+        Asking { headers, uri, peer: Some(self.peer), seen: Some(seen) }
     }
 
     /// Once.
@@ -148,8 +168,8 @@ impl Lane {
 
     pub(super) async fn answer(self, app: &App, posted: &mut Posted) -> Answered {
         let Self { place, figures } = self;
-        let trace_id = observe::trace_id_of(&posted.headers);
-        let request_id = observe::request_id(&posted.headers);
+        let trace_id = posted.said.trace_id.clone().unwrap_or_else(observe::new_trace_id);
+        let request_id = posted.said.request_id.clone();
         let mut count = Count::on(figures);
         let answered = {
             let answer = pin!(place.answer(app, &trace_id, posted));

@@ -39,7 +39,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::express::{Lane, Posted};
+use super::express::{Lane, Posted, Said};
 use super::extract::Given;
 use super::patience::{Answer, Patience, Watched};
 use super::plain::Plain;
@@ -278,7 +278,8 @@ impl Connection {
                 let lane = if app.exports_traces { None } else { Lane::of(request.method(), request.uri()) };
                 let response = if let Some(lane) = lane {
                     let (Parts { headers, uri, .. }, body) = request.into_parts();
-                    let mut posted = Posted { headers, uri, peer: Peer(from), body: Given::Coming(body) };
+                    let said = Arc::new(Said::new(headers, uri));
+                    let mut posted = Posted { said, peer: Peer(from), body: Given::Coming(body) };
                     Ok(lane.answer(&app, &mut posted).await.into_response())
                 } else {
                     request.extensions_mut().insert(Peer(from));

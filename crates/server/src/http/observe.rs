@@ -133,21 +133,21 @@ pub(super) fn log_express(error: &ApiError, route: &str, trace_id: &str) {
     span.in_scope(|| log(error, "POST", route));
 }
 
-/// The caller's trace id if there is one, else a new one.
-pub(super) fn trace_id_of(headers: &HeaderMap) -> String {
-    let parent = headers.get("traceparent").and_then(|value| Traceparent::parse(value.to_str().ok()?));
-    parent.map_or_else(new_trace_id, |parent| parent.trace_id.to_string())
+fn parent_of(headers: &HeaderMap) -> Option<Traceparent> {
+    headers.get("traceparent").and_then(|value| Traceparent::parse(value.to_str().ok()?))
 }
 
-fn new_trace_id() -> String {
+pub(super) fn callers_trace_id(headers: &HeaderMap) -> Option<String> {
+    parent_of(headers).map(|parent| parent.trace_id.to_string())
+}
+
+pub(super) fn new_trace_id() -> String {
     uuid::Uuid::new_v4().simple().encode_lower(&mut uuid::Uuid::encode_buffer()).to_owned()
 }
 
 /// The caller's trace id if there is one, else that of the exported span, else a new one.
 fn trace_id(headers: &HeaderMap, span: &Span) -> String {
-    if let Some(parent) =
-        headers.get("traceparent").and_then(|value| Traceparent::parse(value.to_str().ok()?))
-    {
+    if let Some(parent) = parent_of(headers) {
         let _only_when_traces_are_exported = span.set_parent(parent.context());
         return parent.trace_id.to_string();
     }

@@ -16,6 +16,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,7 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::io::poll_read_buf;
 
-use super::express::{Answered, CallAnswer, JSON, Lane, Posted};
+use super::express::{Answered, CallAnswer, JSON, Lane, Posted, Said};
 use super::extract::Given;
 use super::listen::Peer;
 use super::observe::REQUEST_ID;
@@ -167,9 +168,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Plain<'a, S> {
             let answer = pin!(lane.answer(app, &mut posted));
             self.unless_gone(answer).await?
         };
-        if let Some(head) = &mut self.head {
-            head.give_back(posted);
-        }
         let sent = match answered {
             Answered { answer: CallAnswer::Json(status, message), request_id } => {
                 drop(turn);
@@ -314,20 +312,19 @@ fn field(written: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// A head that was taken apart. A client says the same again for its next request, but for how long that is.
 struct Head {
-    said: Bytes,
+    text: Bytes,
     /// Where in it the length stands.
     length: Range<usize>,
     /// All but the length.
-    headers: HeaderMap,
-    uri: Uri,
+    said: Arc<Said>,
 }
 
 impl Head {
     /// How many bytes it has this time, and its body, if what was received begins with it.
     fn said_again(&self, received: &[u8]) -> Option<(usize, usize)> {
-        let rest = received.strip_prefix(&self.said[..self.length.start])?;
+        let rest = received.strip_prefix(&self.text[..self.length.start])?;
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let end = &self.said[self.length.end..];
+        let end = &self.text[self.length.end..];
         if !rest[digits..].starts_with(end) {
             return None;
         }
@@ -335,15 +332,9 @@ impl Head {
         (body_bytes <= BODY_BYTES_MAX).then_some((self.length.start + digits + end.len(), body_bytes))
     }
 
-    /// The request, for as long as it is answered.
-    fn lend(&mut self, body: Bytes, peer: Peer) -> Received {
-        let Some(lane) = Lane::at(self.uri.path()) else { return Received::Other };
-        let (headers, uri) = (std::mem::take(&mut self.headers), std::mem::take(&mut self.uri));
-        Received::Whole(lane, Posted { headers, uri, peer, body: Given::Whole(body) })
-    }
-
-    fn give_back(&mut self, posted: Posted) {
-        (self.headers, self.uri) = (posted.headers, posted.uri);
+    fn with(&self, body: Bytes, peer: Peer) -> Received {
+        let Some(lane) = Lane::at(self.said.uri.path()) else { return Received::Other };
+        Received::Whole(lane, Posted { said: self.said.clone(), peer, body: Given::Whole(body) })
     }
 }
 
@@ -356,7 +347,7 @@ fn read(received: &mut BytesMut, last: &mut Option<Head>, peer: Peer) -> Receive
         && let Some((head_bytes, body_bytes)) = head.said_again(received)
     {
         return match take_body(received, head_bytes, body_bytes) {
-            Some(body) => head.lend(body, peer),
+            Some(body) => head.with(body, peer),
             None => Received::Head,
         };
     }
@@ -385,13 +376,15 @@ fn read(received: &mut BytesMut, last: &mut Option<Head>, peer: Peer) -> Receive
     let fields = head.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value)));
     let fields: Vec<_> = fields.filter(|(_, value)| *value != length).collect();
     // Its own, so that the room for what is received can be used again.
-    let said = Bytes::copy_from_slice(&received[..head_bytes]);
-    let (Ok(uri), Some(headers)) = (Uri::from_maybe_shared(said.slice(path)), headers_of(&said, fields))
+    let text = Bytes::copy_from_slice(&received[..head_bytes]);
+    let (Ok(uri), Some(headers)) = (Uri::from_maybe_shared(text.slice(path)), headers_of(&text, fields))
     else {
         return Received::Other;
     };
     match take_body(received, head_bytes, body_bytes) {
-        Some(body) => last.insert(Head { said, length, headers, uri }).lend(body, peer),
+        Some(body) => {
+            last.insert(Head { text, length, said: Arc::new(Said::new(headers, uri)) }).with(body, peer)
+        }
         None => Received::Head,
     }
 }

@@ -92,7 +92,7 @@ pub(crate) async fn express(
     }
     let Writer(caller) = Writer::admitted(&posted.asking(), app).await?;
     let body = posted.take_body();
-    let Body(call) = Body::read(&posted.headers, body, BodyLimits::from_ref(app)).await?;
+    let Body(call) = Body::read(&posted.said.headers, body, BodyLimits::from_ref(app)).await?;
     perform(app, &caller, trace_id.to_owned(), None, reference, call).await
 }
 

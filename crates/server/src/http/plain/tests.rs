@@ -14,10 +14,8 @@ fn seen_after(received: &mut BytesMut, last: &mut Option<Head>) -> String {
         Received::Whole(_, posted) => {
             let Given::Whole(body) = &posted.body else { return "not all of it".to_owned() };
             let fields: Vec<_> =
-                posted.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
-            let seen = format!("{} [{}] {}", posted.uri, fields.join(" "), String::from_utf8_lossy(body));
-            last.as_mut().unwrap().give_back(posted);
-            seen
+                posted.said.headers.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+            format!("{} [{}] {}", posted.said.uri, fields.join(" "), String::from_utf8_lossy(body))
         }
         Received::Part => "part".to_owned(),
         Received::Head => "head".to_owned(),

@@ -21,9 +21,9 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, accepted, json, takes_streams};
+use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, accepted, json};
 use crate::app::App;
-use crate::http::express::CallAnswer;
+use crate::http::express::{CallAnswer, Said};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
@@ -63,10 +63,10 @@ pub(super) async fn post(
     app: &App,
     project: Arc<Project>,
     asked: Asked<'_>,
-    headers: &HeaderMap,
+    said: &Said,
     caller: Recorded,
 ) -> CallAnswer {
-    if let Err(error) = check(&project, &asked, headers) {
+    if let Err(error) = check(&project, &asked, &said.headers) {
         return refused(asked.id, error);
     }
     if asked.method == "subscriptions/listen" {
@@ -76,7 +76,7 @@ pub(super) async fn post(
             Err(error) => refused(&id, error),
         };
     }
-    answer(alone::receive(&project, asked, caller), takes_streams(headers)).await
+    answer(alone::receive(&project, asked, caller), said.manner.takes_streams).await
 }
 
 /// What is in the headers must be what is in the message, for whoever stands in between has gone by the headers.

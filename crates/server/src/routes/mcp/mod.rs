@@ -37,7 +37,7 @@ use super::tools;
 use crate::app::App;
 use crate::auth::{Caller, McpUser};
 use crate::http::ApiError;
-use crate::http::express::{CallAnswer, Posted};
+use crate::http::express::{CallAnswer, Posted, Said};
 use crate::http::extract::{BodyLimits, Given, Path, require_json};
 use crate::http::observe::Trace;
 
@@ -56,15 +56,39 @@ struct Visitor {
     reference: Option<Reference>,
 }
 
+/// How a client speaks, by the headers of its request.
+#[derive(Debug)]
+pub(crate) struct Manner {
+    sends_json: bool,
+    /// What it says is of a version that is spoken here, if it says of which.
+    is_of_known_version: bool,
+    stands_alone: bool,
+    takes_streams: bool,
+    session_id: Option<HeaderValue>,
+}
+
+impl Manner {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let is_known = |version: &HeaderValue| HANDSHAKE_VERSIONS.iter().any(|known| version == known);
+        Self {
+            sends_json: require_json(headers).is_ok(),
+            is_of_known_version: headers.get(PROTOCOL_VERSION).is_none_or(is_known),
+            stands_alone: alone::is_meant(headers),
+            takes_streams: takes_streams(headers),
+            session_id: headers.get(SESSION_ID).cloned(),
+        }
+    }
+}
+
 pub async fn post_default(
     State(app): State<App>,
     caller: McpUser,
     trace_id: Trace,
     request: Request,
 ) -> Response {
-    let (Parts { headers, .. }, body) = request.into_parts();
+    let (Parts { headers, uri, .. }, body) = request.into_parts();
     let visitor = Visitor { caller, reference: None };
-    post(&app, visitor, trace_id, &headers, Given::Coming(body)).await.into_response()
+    post(&app, visitor, trace_id, &Said::new(headers, uri), Given::Coming(body)).await.into_response()
 }
 
 pub async fn post_project(
@@ -74,9 +98,9 @@ pub async fn post_project(
     trace_id: Trace,
     request: Request,
 ) -> Response {
-    let (Parts { headers, .. }, body) = request.into_parts();
+    let (Parts { headers, uri, .. }, body) = request.into_parts();
     let visitor = Visitor { caller, reference: Some(reference) };
-    post(&app, visitor, trace_id, &headers, Given::Coming(body)).await.into_response()
+    post(&app, visitor, trace_id, &Said::new(headers, uri), Given::Coming(body)).await.into_response()
 }
 
 pub async fn get_default(State(app): State<App>, caller: McpUser, headers: HeaderMap) -> Response {
@@ -115,17 +139,20 @@ pub(crate) async fn express(
     let caller = McpUser::admitted(&posted.asking(), app).await?;
     let visitor = Visitor { caller, reference };
     let body = posted.take_body();
-    post(app, visitor, Trace(trace_id.to_owned()), &posted.headers, body).await
+    post(app, visitor, Trace(trace_id.to_owned()), &posted.said, body).await
 }
 
 async fn post(
     app: &App,
     visitor: Visitor,
     trace_id: Trace,
-    headers: &HeaderMap,
+    said: &Said,
     body: Given,
 ) -> Result<CallAnswer, ApiError> {
-    require_json(headers)?;
+    let Said { headers, manner, .. } = said;
+    if !manner.sends_json {
+        require_json(headers)?;
+    }
     let body = body.read(BodyLimits::from_ref(app)).await?;
     let message = match FromClient::parse(&body) {
         Ok(message) => message,
@@ -134,28 +161,26 @@ async fn post(
     let owner = visitor.caller.owner();
     let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match &message {
-        FromClient::Request { id, method, params } if method == "initialize" && !alone::is_meant(headers) => {
+        FromClient::Request { id, method, params } if method == "initialize" && !manner.stands_alone => {
             return Box::pin(open(app, &visitor, id, *params)).await;
         }
         FromClient::Request { id, method, params } => match Asked::read(id, method, *params, owner) {
             Ok(Some(asked)) => {
                 let project = Box::pin(project_of(app, &visitor)).await?;
-                return Ok(Box::pin(alone::post(app, project, asked, headers, caller)).await);
+                return Ok(Box::pin(alone::post(app, project, asked, said, caller)).await);
             }
-            Ok(None) if alone::is_meant(headers) => return Ok(alone::unintroduced(id)),
+            Ok(None) if manner.stands_alone => return Ok(alone::unintroduced(id)),
             Ok(None) => {}
             Err(error) => return Ok(alone::refused(id, error)),
         },
         // There is nothing that anybody could have to say so.
-        FromClient::Notification { .. } if alone::is_meant(headers) => {
-            return Ok(accepted());
-        }
+        FromClient::Notification { .. } if manner.stands_alone => return Ok(accepted()),
         FromClient::Notification { .. } | FromClient::Answer { .. } => {}
     }
-    let (project, session) = find(app, &visitor, headers)?;
+    let (project, session) = find(app, &visitor, manner)?;
     match endpoint::receive(&project, &session, message, caller) {
         Received::Accepted => Ok(accepted()),
-        Received::Exchange(exchange) => Ok(answer(&session, exchange, takes_streams(headers)).await),
+        Received::Exchange(exchange) => Ok(answer(&session, exchange, manner.takes_streams).await),
     }
 }
 
@@ -201,15 +226,13 @@ async fn project_of(app: &App, visitor: &Visitor) -> Result<Arc<Project>, ApiErr
 }
 
 /// The session that this request names, if it is this visitor's.
-fn find(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<(Arc<Project>, Arc<Session>), ApiError> {
-    if let Some(version) = headers.get(PROTOCOL_VERSION)
-        && !HANDSHAKE_VERSIONS.iter().any(|known| version == known)
-    {
+fn find(app: &App, visitor: &Visitor, manner: &Manner) -> Result<(Arc<Project>, Arc<Session>), ApiError> {
+    if !manner.is_of_known_version {
         let known = HANDSHAKE_VERSIONS.join(", ");
         let message = format!("this MCP-Protocol-Version is not spoken here; these are: {known}");
         return Err(ApiError::new(Kind::Malformed, message));
     }
-    let id = headers.get(SESSION_ID).ok_or_else(|| {
+    let id = manner.session_id.as_ref().ok_or_else(|| {
         ApiError::new(Kind::Malformed, "the header Mcp-Session-Id is missing; begin with `initialize`")
     })?;
     let unknown = || ApiError::new(Kind::NotFound, "there is no such session; begin anew with `initialize`");
@@ -261,11 +284,12 @@ fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Answered>) 
 }
 
 fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
-    if alone::is_meant(headers) {
+    let manner = Manner::of(headers);
+    if manner.stands_alone {
         return Ok(alone::only_posts());
     }
-    let (_, session) = find(app, visitor, headers)?;
-    if !takes_streams(headers) {
+    let (_, session) = find(app, visitor, &manner)?;
+    if !manner.takes_streams {
         let message = "a stream of events is sent here; ask for it with `Accept: text/event-stream`";
         return Err(ApiError::new(Kind::MethodNotAllowed, message));
     }
@@ -288,10 +312,11 @@ fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response,
 }
 
 fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
-    if alone::is_meant(headers) {
+    let manner = Manner::of(headers);
+    if manner.stands_alone {
         return Ok(alone::only_posts());
     }
-    let (project, session) = find(app, visitor, headers)?;
+    let (project, session) = find(app, visitor, &manner)?;
     project.dismiss(&session.id);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
