@@ -258,7 +258,7 @@ impl Request {
             "logging/setLevel" => self.set_level(),
             "tasks/get" | "tasks/update" | "tasks/cancel" | "tasks/result" => self.of_task().await,
             "initialize" => Err(RpcError::new(INVALID_REQUEST, "this session has shaken hands already")),
-            _ => self.of_anybody().await,
+            _ => self.of_anybody(is_known).await,
         }
     }
 
@@ -298,8 +298,8 @@ impl Request {
                 None => Err(RpcError::new(INVALID_PARAMS, "the server of this task is not there any more")),
             },
             Some(Home::SomebodyElses) => Err(RpcError::new(INVALID_PARAMS, "there is no such task")),
-            // One from before our own beginning: whoever knows it answers.
-            None => self.of_anybody().await,
+            // One from before our own beginning: whoever has it answers.
+            None => self.of_anybody(|reply| matches!(reply, Reply::Result(_))).await,
         }
     }
 
@@ -380,9 +380,12 @@ impl Request {
     }
 
     async fn forward(&self, upstream: &Upstream) -> Answer {
+        self.sent_to(upstream).await.map_err(refusal)
+    }
+
+    async fn sent_to(&self, upstream: &Upstream) -> Result<Reply, CallFailed> {
         let params = self.params.clone().map(Params::new);
-        let sent = self.project.send(upstream, &self.method, params, None, Some(self.client()), None).await;
-        sent.map_err(refusal)
+        self.project.send(upstream, &self.method, params, None, Some(self.client()), None).await
     }
 
     async fn of_resource(&self) -> Answer {
@@ -501,18 +504,28 @@ impl Request {
         Ok(Reply::Result(empty_object()))
     }
 
-    /// A method that we do not know: whoever knows it answers.
-    async fn of_anybody(&self) -> Answer {
-        let mut last = None;
-        for upstream in self.project.upstreams().iter() {
-            match self.forward(upstream).await {
-                Ok(Reply::Error(error)) if error.code == METHOD_NOT_FOUND => {}
-                Ok(reply) => return Ok(reply),
-                Err(error) => last = Some(error),
+    /// A method that we do not know: the first server whose answer settles it, which is the first to be asked from then on.
+    async fn of_anybody(&self, settles: fn(&Reply) -> bool) -> Answer {
+        let mut unsettled = None;
+        for upstream in self.project.likeliest_for(&self.method) {
+            match self.sent_to(&upstream).await {
+                Ok(reply) if settles(&reply) => {
+                    self.project.learn_method(&self.method, &upstream);
+                    return Ok(reply);
+                }
+                Ok(reply) if !is_known(&reply) => {}
+                // Perhaps it is done: nobody else is to do it once more.
+                Err(failed) if failed.may_have_executed => return Err(refusal(failed)),
+                otherwise => unsettled = Some(otherwise.map_err(refusal)),
             }
         }
-        Err(last.unwrap_or_else(|| RpcError::new(METHOD_NOT_FOUND, "Method not found")))
+        unsettled.unwrap_or_else(|| Err(RpcError::new(METHOD_NOT_FOUND, "Method not found")))
     }
+}
+
+/// Whether who answered knows the method.
+fn is_known(reply: &Reply) -> bool {
+    !matches!(reply, Reply::Error(error) if error.code == METHOD_NOT_FOUND)
 }
 
 fn missing(path: &[&str]) -> RpcError {

@@ -21,6 +21,8 @@ use crate::{House, OpenSession, ServerEntry};
 
 /// Names that two servers share are told of so often; the list of tools has them all.
 const CLASHES_TOLD_MAX: usize = 10_000;
+/// A server may answer anything that a client makes up.
+const METHODS_LEARNT_MAX: usize = 256;
 
 /// What a project is made of, as the registry knows it.
 #[derive(Debug)]
@@ -64,6 +66,8 @@ pub struct Project {
     pub(crate) tasks: Tasks,
     /// Which server's resource this is, as far as it was learnt.
     pub(crate) resource_homes: Mutex<HashMap<String, ServerId>>,
+    /// Which server has answered a method that is none of ours.
+    method_homes: Mutex<HashMap<String, ServerId>>,
 }
 
 #[derive(Debug, Clone)]
@@ -94,6 +98,7 @@ impl Project {
             visitors: Visitors::default(),
             tasks: Tasks::default(),
             resource_homes: Mutex::default(),
+            method_homes: Mutex::default(),
         });
         project.take(entry);
         project
@@ -154,6 +159,22 @@ impl Project {
 
     pub(crate) fn upstream(&self, id: ServerId) -> Option<Arc<Upstream>> {
         self.upstreams().iter().find(|upstream| upstream.entry.id == id).cloned()
+    }
+
+    /// All servers, those first that are likely to answer a method that is none of ours: who did before, then who is there. So nobody
+    /// waits for a server that is down while another one knows.
+    pub(crate) fn likeliest_for(&self, method: &str) -> Vec<Arc<Upstream>> {
+        let home = self.method_homes.lock().unwrap_or_else(PoisonError::into_inner).get(method).copied();
+        let mut upstreams = self.upstreams().to_vec();
+        upstreams.sort_by_key(|upstream| (Some(upstream.entry.id) != home, !upstream.is_connected()));
+        upstreams
+    }
+
+    pub(crate) fn learn_method(&self, method: &str, upstream: &Upstream) {
+        let mut homes = self.method_homes.lock().unwrap_or_else(PoisonError::into_inner);
+        if homes.len() < METHODS_LEARNT_MAX {
+            homes.insert(method.to_owned(), upstream.entry.id);
+        }
     }
 
     pub(crate) fn state(&self, id: ServerId) -> Option<LiveState> {

@@ -164,6 +164,10 @@ impl Upstream {
         }
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.shared.place().standing, Standing::Connected(_))
+    }
+
     fn is_per_client(&self) -> bool {
         self.entry.dial.takes_many()
             && match self.entry.sessions {
@@ -276,7 +280,7 @@ impl Upstream {
     /// How much longer its list is good. One that is not any more is looked at anew, for who asks next; but nobody is woken for that.
     pub(crate) fn lifetime(&self, list: List) -> Duration {
         let kept = self.kept(list);
-        if kept.is_stale() && matches!(self.shared.place().standing, Standing::Connected(_)) {
+        if kept.is_stale() && self.is_connected() {
             self.changed(Change::of(list), &Whose::Everybodys);
         }
         kept.lifetime().unwrap_or_default()

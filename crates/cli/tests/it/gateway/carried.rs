@@ -1,5 +1,7 @@
 //! Messages are carried, not re-typed: what nobody here knows passes to the letter, and nobody gets what is another's.
 
+use std::time::Duration;
+
 use cofer_testkit::engines;
 use serde_json::{Value, json};
 
@@ -197,6 +199,30 @@ async fn a_server_that_begins_to_ask_gets_a_conversation_for_each_client() {
     let arguments = json!({"method": "elicitation/create", "params": {"message": "?"}});
     let refused = deaf.tool("ask", arguments).await;
     assert!(refused.text().contains("-32601"), "{refused:?}");
+    gate.stop().await;
+}
+
+#[tokio::test]
+async fn a_method_of_a_servers_own_goes_to_who_knows_it_and_straight_there_from_then_on() {
+    let gate = Gate::started(|start| start.arg("--connect-timeout-ms=600000")).await;
+    let journal = gate.app.data_dir().join("journal");
+    gate.misbehaving("another", &["--journal", journal.to_str().unwrap()]).await;
+    // Its handshake takes longer than anybody here waits.
+    gate.misbehaving("mute", &["--silent"]).await;
+    if !parrot(&gate, r#"[{"name":"mirror","inputSchema":{"type":"object"}}]"#).await {
+        return;
+    }
+    let client = gate.client().await;
+    client.tool("echo", json!({"text": "another is there"})).await;
+    client.tool("mirror", json!({})).await;
+    for _ in 0..3 {
+        let asked = client.ask("example.org/look", json!({"z": 1}));
+        let heard =
+            tokio::time::timeout(Duration::from_secs(30), asked).await.expect("nobody waits for mute");
+        assert!(heard.text().contains(r#""method":"example.org/look","params":{"z":1}"#), "{heard:?}");
+    }
+    let heard_by_another = std::fs::read_to_string(&journal).unwrap();
+    assert_eq!(heard_by_another.matches("example.org/look").count(), 1, "{heard_by_another}");
     gate.stop().await;
 }
 
