@@ -20,6 +20,7 @@ use cofer_mcp::raw;
 use cofer_model::{CallId, CallStatus, Moment, ProjectId, RunId, ToolCallRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 const FILES: [&str; 2] = ["calls.1.jsonl", "calls.2.jsonl"];
 /// What is kept of the room for lines between two writes.
@@ -53,15 +54,15 @@ pub(crate) struct Line<'a> {
 impl Line<'_> {
     fn write(&self, to: &mut Vec<u8>) -> serde_json::Result<()> {
         to.push(b'[');
-        write_value(to, &self.id)?;
-        write_value(to, &self.project)?;
+        write_id(to, self.id.0);
+        write_id(to, self.project.0);
         write_value(to, &self.run)?;
         write_value(to, &self.step)?;
         write_text(to, &self.tool)?;
         write_text(to, &self.server)?;
         write_kept(to, self.input.as_ref())?;
         write_kept(to, self.output.as_ref())?;
-        write_value(to, &self.status)?;
+        write_text(to, self.status.as_str())?;
         write_value(to, &self.took_ms)?;
         write_text(to, &self.caller)?;
         write_text(to, &self.trace)?;
@@ -75,6 +76,13 @@ fn write_value(to: &mut Vec<u8>, value: &impl Serialize) -> serde_json::Result<(
     serde_json::to_writer(&mut *to, value)?;
     to.push(b',');
     Ok(())
+}
+
+/// As serde would write it, without looking for what must be escaped.
+fn write_id(to: &mut Vec<u8>, id: Uuid) {
+    to.push(b'"');
+    to.extend_from_slice(id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes());
+    to.extend_from_slice(b"\",");
 }
 
 /// Mostly plain, and then copied as it is.

@@ -3,7 +3,7 @@
 //! It outlives its servers and its own connections: what is for it is put into outboxes, from which whatever connection it has now is
 //! fed. What a server asks of it waits here for its answer, under a number of ours, so that no two servers' questions are mixed up.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,7 +63,7 @@ struct Open {
     questions: HashMap<u64, Pending>,
     last_answer: Option<Instant>,
     /// With how each is called off, which is done once.
-    calls: HashMap<Arc<str>, Option<oneshot::Sender<()>>>,
+    calls: BTreeMap<Arc<str>, Option<oneshot::Sender<()>>>,
     streams: VecDeque<Arc<Outbox>>,
     subscriptions: HashSet<String>,
     last_used: Instant,
@@ -98,7 +98,7 @@ impl Session {
         let open = Open {
             questions: HashMap::new(),
             last_answer: None,
-            calls: HashMap::new(),
+            calls: BTreeMap::new(),
             streams: VecDeque::new(),
             subscriptions: HashSet::new(),
             last_used: Instant::now(),

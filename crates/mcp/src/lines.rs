@@ -59,8 +59,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     fn take_line(&mut self) -> Option<Line> {
-        let end =
-            self.buffer[self.searched..].iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
+        let end = memchr::memchr(b'\n', &self.buffer[self.searched..]).map(|at| self.searched + at);
         match (end, &mut self.passing) {
             (Some(end), Some(spotter)) => {
                 spotter.watch(&self.buffer[..end]);

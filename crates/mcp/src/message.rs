@@ -220,8 +220,8 @@ fn append(lines: &mut Vec<u8>, parts: &[&str]) {
 fn end(lines: &mut Vec<u8>, begin: usize) {
     let line = &mut lines[begin..];
     // Nearly always there is none, and that is found out faster.
-    if [b'\n', b'\r'].iter().any(|end| line.contains(end)) {
-        line.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    if let Some(first) = memchr::memchr2(b'\n', b'\r', line) {
+        line[first..].iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     }
     lines.push(b'\n');
 }
