@@ -27,7 +27,7 @@ use crate::http::listen::{ListenError, Listener};
 use crate::http::router;
 use crate::keyring::{KeyError, KeyRing};
 use crate::logins::Logins;
-use crate::settings::{DatabaseAtStart, Settings};
+use crate::settings::{DatabaseAtStart, McpAuth, Settings};
 use crate::telemetry::{Telemetry, metrics};
 
 /// Between attempts to reach a database that we were told to wait for.
@@ -181,7 +181,7 @@ pub(crate) async fn serve_until(
             let (url, default_project) = (listener.url().clone(), hosting.default_project());
             let _ = ready.send(Ready { url, gateway: gateway.clone(), default_project });
         }
-        None => greet(&listener, &data_dir, app.settings.behind_proxy),
+        None => greet(&listener, &data_dir, &app.settings),
     }
     let tending = tokio::spawn(tend(app.clone(), stop.clone()));
     listener.serve(app.clone(), router(app.clone()), stop).await;
@@ -255,9 +255,14 @@ async fn open_telling_when_slow(settings: &Settings) -> Result<Store, OpenError>
 }
 
 /// The line that scripts wait for goes to standard output; what a person wants to know, to standard error.
-fn greet(listener: &Listener, data_dir: &DataDir, behind_proxy: bool) {
+fn greet(listener: &Listener, data_dir: &DataDir, settings: &Settings) {
     let url = listener.url();
-    if listener.is_exposed(behind_proxy) {
+    if settings.behind_proxy && settings.gateway.mcp_auth == McpAuth::None {
+        tracing::warn!(
+            "`mcp_auth = none` behind a proxy: whoever the proxy lets through can use every tool; let it ask who they are, or use tokens"
+        );
+    }
+    if listener.is_exposed(settings.behind_proxy) {
         tracing::warn!(
             "listening on {url} without TLS: tokens can be read on the network; give `--tls-cert` and `--tls-key`, or `--behind-proxy` if a proxy in front ends TLS"
         );

@@ -251,6 +251,13 @@ async fn listening_for_strangers_without_tls_is_warned_about() {
 }
 
 #[tokio::test]
+async fn tools_for_whoever_a_proxy_lets_through_are_warned_about() {
+    let open = start().arg("--behind-proxy").arg("--mcp-auth=none").serve().await;
+    open.logged("whoever the proxy lets through can use every tool").await;
+    open.stop().await;
+}
+
+#[tokio::test]
 async fn tls_is_served_with_a_certificate_and_a_broken_one_is_reported() {
     let start = start();
     let (certificate, key) = (start.path().join("cert.pem"), start.path().join("key.pem"));

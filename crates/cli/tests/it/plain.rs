@@ -150,6 +150,8 @@ async fn refusals_are_the_same_and_a_token_is_asked_for_each_time() {
     let elsewhere = ping(&app, &session, 3, "").replace("host: localhost", "host: evil.example");
     client.write_all(elsewhere.as_bytes()).await.unwrap();
     assert!(answer(&mut client).await.0.starts_with("http/1.1 403"));
+    client.write_all(ping(&app, &session, 3, "host: evil.example\r\n").as_bytes()).await.unwrap();
+    assert!(answer(&mut client).await.0.starts_with("http/1.1 400"));
     client.write_all(ping(&app, "no-such-session", 4, "").as_bytes()).await.unwrap();
     assert!(answer(&mut client).await.0.starts_with("http/1.1 404"));
     app.stop().await;

@@ -11,6 +11,10 @@ use crate::settings::Settings;
 
 /// Refuses a `Host` that is none of ours, and an `Origin` that is another.
 pub(super) fn check(headers: &HeaderMap, uri: &Uri, settings: &Settings) -> Result<(), ApiError> {
+    // Who stands in between may have gone by the other one.
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(ApiError::new(Kind::Malformed, "a request says its `Host` once"));
+    }
     let given = |name| headers.get(name).map(|value| value.to_str().unwrap_or("\u{fffd}"));
     let host = given(header::HOST).or_else(|| uri.authority().map(axum::http::uri::Authority::as_str));
     if let Some(host) = host

@@ -67,7 +67,6 @@ pub(super) struct Plain<'a, S> {
 }
 
 /// What has been received so far.
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and a box would cost each call")]
 enum Received {
     Whole(Lane, Posted),
     /// Of something that may be plain.

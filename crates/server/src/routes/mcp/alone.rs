@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{KEEP_ALIVE, PROTOCOL_VERSION, SESSION_ID, STREAM_AFTER, accepted, json};
+use super::{KEEP_ALIVE, PROTOCOL_VERSION, STREAM_AFTER, accepted, json};
 use crate::app::App;
 use crate::http::express::{CallAnswer, Said};
 
@@ -29,12 +29,6 @@ const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const PARAM_PREFIX: &str = "mcp-param-";
 const NOT_BUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-/// Whether the headers say that the request stands alone.
-pub(super) fn is_meant(headers: &HeaderMap) -> bool {
-    headers.get(PROTOCOL_VERSION).is_some_and(|version| version == STANDALONE_VERSION)
-        && !headers.contains_key(SESSION_ID)
-}
 
 /// There are no streams to be had, and no sessions to be ended.
 pub(super) fn only_posts() -> Response {

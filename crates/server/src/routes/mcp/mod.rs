@@ -25,6 +25,7 @@ use cofer_gateway::alone::Asked;
 use cofer_gateway::endpoint::{self, Answered, Exchange, HANDSHAKE_VERSIONS, Received};
 use cofer_gateway::{Caller as Recorded, Next, Outbox, Project, Reading, Session};
 use cofer_mcp::client::FromClient;
+use cofer_mcp::era::STANDALONE_VERSION;
 use cofer_mcp::message::{Reply, RpcError, response};
 use cofer_model::project::DEFAULT_PROJECT;
 use cofer_model::{Kind, Reference};
@@ -60,23 +61,34 @@ struct Visitor {
 #[derive(Debug)]
 pub(crate) struct Manner {
     sends_json: bool,
-    /// What it says is of a version that is spoken here, if it says of which.
-    is_of_known_version: bool,
-    stands_alone: bool,
     takes_streams: bool,
+    version: Version,
     session_id: Option<HeaderValue>,
+}
+
+/// Of which version a request is.
+#[derive(Debug, PartialEq, Eq)]
+enum Version {
+    /// Or does not say of which.
+    Handshake,
+    Standalone,
+    Unknown,
 }
 
 impl Manner {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let is_known = |version: &HeaderValue| HANDSHAKE_VERSIONS.iter().any(|known| version == known);
-        Self {
-            sends_json: require_json(headers).is_ok(),
-            is_of_known_version: headers.get(PROTOCOL_VERSION).is_none_or(is_known),
-            stands_alone: alone::is_meant(headers),
-            takes_streams: takes_streams(headers),
-            session_id: headers.get(SESSION_ID).cloned(),
-        }
+        let session_id = headers.get(SESSION_ID).cloned();
+        let version = match headers.get(PROTOCOL_VERSION) {
+            Some(version) if version == STANDALONE_VERSION && session_id.is_none() => Version::Standalone,
+            Some(version) if !HANDSHAKE_VERSIONS.iter().any(|known| version == known) => Version::Unknown,
+            _ => Version::Handshake,
+        };
+        let (sends_json, takes_streams) = (require_json(headers).is_ok(), takes_streams(headers));
+        Self { sends_json, takes_streams, version, session_id }
+    }
+
+    fn stands_alone(&self) -> bool {
+        self.version == Version::Standalone
     }
 }
 
@@ -161,7 +173,7 @@ async fn post(
     let owner = visitor.caller.owner();
     let caller = Recorded { name: visitor.caller.name(), trace_id: trace_id.0, ..Recorded::default() };
     match &message {
-        FromClient::Request { id, method, params } if method == "initialize" && !manner.stands_alone => {
+        FromClient::Request { id, method, params } if method == "initialize" && !manner.stands_alone() => {
             return Box::pin(open(app, &visitor, id, *params)).await;
         }
         FromClient::Request { id, method, params } => match Asked::read(id, method, *params, owner) {
@@ -169,12 +181,12 @@ async fn post(
                 let project = Box::pin(project_of(app, &visitor)).await?;
                 return Ok(Box::pin(alone::post(app, project, asked, said, caller)).await);
             }
-            Ok(None) if manner.stands_alone => return Ok(alone::unintroduced(id)),
+            Ok(None) if manner.stands_alone() => return Ok(alone::unintroduced(id)),
             Ok(None) => {}
             Err(error) => return Ok(alone::refused(id, error)),
         },
         // There is nothing that anybody could have to say so.
-        FromClient::Notification { .. } if manner.stands_alone => return Ok(accepted()),
+        FromClient::Notification { .. } if manner.stands_alone() => return Ok(accepted()),
         FromClient::Notification { .. } | FromClient::Answer { .. } => {}
     }
     let (project, session) = find(app, &visitor, manner)?;
@@ -227,7 +239,7 @@ async fn project_of(app: &App, visitor: &Visitor) -> Result<Arc<Project>, ApiErr
 
 /// The session that this request names, if it is this visitor's.
 fn find(app: &App, visitor: &Visitor, manner: &Manner) -> Result<(Arc<Project>, Arc<Session>), ApiError> {
-    if !manner.is_of_known_version {
+    if manner.version != Version::Handshake {
         let known = HANDSHAKE_VERSIONS.join(", ");
         let message = format!("this MCP-Protocol-Version is not spoken here; these are: {known}");
         return Err(ApiError::new(Kind::Malformed, message));
@@ -285,7 +297,7 @@ fn whole(session: &Arc<Session>, stream: Arc<Outbox>, answer: Option<Answered>) 
 
 fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
     let manner = Manner::of(headers);
-    if manner.stands_alone {
+    if manner.stands_alone() {
         return Ok(alone::only_posts());
     }
     let (_, session) = find(app, visitor, &manner)?;
@@ -313,7 +325,7 @@ fn listen(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response,
 
 fn leave(app: &App, visitor: &Visitor, headers: &HeaderMap) -> Result<Response, ApiError> {
     let manner = Manner::of(headers);
-    if manner.stands_alone {
+    if manner.stands_alone() {
         return Ok(alone::only_posts());
     }
     let (project, session) = find(app, visitor, &manner)?;
