@@ -12,9 +12,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, PoisonError};
 
 use cofer_mcp::client::FromClient;
-use cofer_mcp::message::{
-    INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Reply, RpcError, response,
-};
+use cofer_mcp::message::{INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, Reply, RpcError, response};
 use cofer_mcp::raw::empty_object;
 use cofer_mcp::{Face, raw};
 use cofer_model::Kind;
@@ -28,7 +26,6 @@ use crate::names;
 use crate::outbox::Outbox;
 use crate::project::{Missing, Project, find, missing_meta};
 use crate::session::Session;
-use crate::tasks::Home;
 use crate::upstream::Upstream;
 
 /// Newest first.
@@ -258,7 +255,7 @@ impl Request {
             "logging/setLevel" => self.set_level(),
             "tasks/get" | "tasks/update" | "tasks/cancel" | "tasks/result" => self.of_task().await,
             "initialize" => Err(RpcError::new(INVALID_REQUEST, "this session has shaken hands already")),
-            _ => self.of_anybody(is_known).await,
+            _ => self.of_who_knows_it().await,
         }
     }
 
@@ -266,7 +263,7 @@ impl Request {
         Client { session: &self.session, stream: &self.stream }
     }
 
-    fn text(&self, path: &[&str]) -> Result<String, RpcError> {
+    pub(crate) fn text(&self, path: &[&str]) -> Result<String, RpcError> {
         let text = self.params.as_deref().and_then(|params| raw::text_at(params, path));
         text.map(Cow::into_owned).ok_or_else(|| missing(path))
     }
@@ -287,20 +284,6 @@ impl Request {
         let client = Some(Client { session: &self.session, stream: &self.stream });
         let outcome = self.project.call_tool_for(&tool, params, None, &self.caller, client).await;
         outcome.map_err(refusal)
-    }
-
-    /// Of the server that began it.
-    async fn of_task(&self) -> Answer {
-        let task = self.text(&["taskId"])?;
-        match self.project.tasks.home(&task, self.session.owner) {
-            Some(Home::Server(id)) => match self.project.upstream(id) {
-                Some(upstream) => self.forward(&upstream).await,
-                None => Err(RpcError::new(INVALID_PARAMS, "the server of this task is not there any more")),
-            },
-            Some(Home::SomebodyElses) => Err(RpcError::new(INVALID_PARAMS, "there is no such task")),
-            // One from before our own beginning: whoever has it answers.
-            None => self.of_anybody(|reply| matches!(reply, Reply::Result(_))).await,
-        }
     }
 
     async fn list_tools(&self) -> Answer {
@@ -379,11 +362,11 @@ impl Request {
         }
     }
 
-    async fn forward(&self, upstream: &Upstream) -> Answer {
+    pub(crate) async fn forward(&self, upstream: &Upstream) -> Answer {
         self.sent_to(upstream).await.map_err(refusal)
     }
 
-    async fn sent_to(&self, upstream: &Upstream) -> Result<Reply, CallFailed> {
+    pub(crate) async fn sent_to(&self, upstream: &Upstream) -> Result<Reply, CallFailed> {
         let params = self.params.clone().map(Params::new);
         self.project.send(upstream, &self.method, params, None, Some(self.client()), None).await
     }
@@ -503,29 +486,6 @@ impl Request {
         }
         Ok(Reply::Result(empty_object()))
     }
-
-    /// A method that we do not know: the first server whose answer settles it, which is the first to be asked from then on.
-    async fn of_anybody(&self, settles: fn(&Reply) -> bool) -> Answer {
-        let mut unsettled = None;
-        for upstream in self.project.likeliest_for(&self.method) {
-            match self.sent_to(&upstream).await {
-                Ok(reply) if settles(&reply) => {
-                    self.project.learn_method(&self.method, &upstream);
-                    return Ok(reply);
-                }
-                Ok(reply) if !is_known(&reply) => {}
-                // Perhaps it is done: nobody else is to do it once more.
-                Err(failed) if failed.may_have_executed => return Err(refusal(failed)),
-                otherwise => unsettled = Some(otherwise.map_err(refusal)),
-            }
-        }
-        unsettled.unwrap_or_else(|| Err(RpcError::new(METHOD_NOT_FOUND, "Method not found")))
-    }
-}
-
-/// Whether who answered knows the method.
-fn is_known(reply: &Reply) -> bool {
-    !matches!(reply, Reply::Error(error) if error.code == METHOD_NOT_FOUND)
 }
 
 fn missing(path: &[&str]) -> RpcError {
@@ -556,7 +516,7 @@ fn listing(field: &str, items: &str, missing: &[Missing]) -> Answer {
 }
 
 /// What is not a server's doing, in the words of JSON-RPC.
-fn refusal(failed: CallFailed) -> RpcError {
+pub(crate) fn refusal(failed: CallFailed) -> RpcError {
     let code = if failed.kind == Kind::Timeout { TIMED_OUT } else { UNAVAILABLE };
     let data = json!({
         "code": failed.kind.code(),

@@ -24,6 +24,7 @@ mod listening;
 mod lists;
 mod names;
 mod native;
+mod others;
 mod outbox;
 mod parked;
 mod project;

@@ -172,7 +172,7 @@ impl Project {
 
     pub(crate) fn learn_method(&self, method: &str, upstream: &Upstream) {
         let mut homes = self.method_homes.lock().unwrap_or_else(PoisonError::into_inner);
-        if homes.len() < METHODS_LEARNT_MAX {
+        if homes.len() < METHODS_LEARNT_MAX || homes.contains_key(method) {
             homes.insert(method.to_owned(), upstream.entry.id);
         }
     }
